@@ -1,0 +1,16 @@
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace lowerd::rpc {
+
+// The one conversion pair. All payloads ride as google.rpc.Status in the status' binary details
+// (grpc-status-details-bin), so code, message, reason and details survive both ways.
+grpc::Status ToGrpc(const absl::Status& status);
+// A status without details (made by gRPC itself, or by another server) keeps its code and message
+// and has no reason.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace lowerd::rpc
