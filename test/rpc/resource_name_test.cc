@@ -36,7 +36,7 @@ TEST(ResourceNameTest, RefusesWhatIsMalformed) {
   for (const std::string& name :
        {std::string(), std::string("blobs"), "blobs/" + kBlob.hex(), "blobs/" + blob + "/more",
         "blobs/" + kBlob.hex() + "/x", "blobs/" + kBlob.hex() + "/-1", "blob/" + blob,
-        "uploads/id/blobs/" + blob, "blobs/zz/3", std::string(100000, '/')}) {
+        "uploads/id/blobs/" + blob, std::string("blobs/zz/3"), std::string(100000, '/')}) {
     EXPECT_TRUE(HasReason(ResourceName::ParseRead(name).status(), Reason::kInvalidRequest)) << name;
   }
   for (const std::string& name : {"blobs/" + blob, "uploads//blobs/" + blob, "uploads/id/" + blob,
