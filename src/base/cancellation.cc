@@ -1,10 +1,10 @@
 #include "src/base/cancellation.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <system_error>
+#include <unistd.h>
+
+#include <sys/eventfd.h>
 
 namespace lowerd {
 

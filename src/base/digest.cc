@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+
 #include "src/base/error.h"
 #include "src/base/sha256.h"
 

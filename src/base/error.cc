@@ -29,8 +29,7 @@ constexpr ReasonEntry kReasons[] = {
     {Reason::kModuleIsNone, "MODULE_IS_NONE", absl::StatusCode::kFailedPrecondition},
     {Reason::kMethodNotFound, "METHOD_NOT_FOUND", absl::StatusCode::kNotFound},
     {Reason::kBackendNotFound, "BACKEND_NOT_FOUND", absl::StatusCode::kNotFound},
-    {Reason::kUnsupportedSignature, "UNSUPPORTED_SIGNATURE",
-     absl::StatusCode::kFailedPrecondition},
+    {Reason::kUnsupportedSignature, "UNSUPPORTED_SIGNATURE", absl::StatusCode::kFailedPrecondition},
     {Reason::kMissingOperators, "MISSING_OPERATORS", absl::StatusCode::kFailedPrecondition},
     {Reason::kMissingClasses, "MISSING_CLASSES", absl::StatusCode::kFailedPrecondition},
     {Reason::kAttributeAccess, "ATTRIBUTE_ACCESS", absl::StatusCode::kFailedPrecondition},
@@ -165,15 +164,15 @@ absl::Status MissingBlobsError(absl::Span<const Digest> blobs) {
   }
   absl::Status status = MakeError(
       Reason::kBlobMissing,
-      absl::StrCat("blob ", first, blobs.size() > 1 ? absl::StrCat(" and ", blobs.size() - 1, " more") : "",
+      absl::StrCat("blob ", first,
+                   blobs.size() > 1 ? absl::StrCat(" and ", blobs.size() - 1, " more") : "",
                    " is not on the server; upload it and call again"));
   SetDetail(status, failure);
   return status;
 }
 
 absl::Status FieldError(absl::string_view field, absl::string_view description) {
-  absl::Status status =
-      MakeError(Reason::kInvalidRequest, absl::StrCat(field, ": ", description));
+  absl::Status status = MakeError(Reason::kInvalidRequest, absl::StrCat(field, ": ", description));
   google::rpc::BadRequest bad;
   auto* violation = bad.add_field_violations();
   violation->set_field(std::string(field));

@@ -1,12 +1,12 @@
 #include "src/base/fd.h"
 
+#include <cerrno>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-
 #include "absl/strings/str_cat.h"
+#include <sys/stat.h>
+
 #include "src/base/error.h"
 
 namespace lowerd {
@@ -87,7 +87,8 @@ absl::StatusOr<std::string> ReadFileToString(int fd, int64_t limit) {
 absl::StatusOr<std::string> ReadFileToString(const std::string& path, int64_t limit) {
   LOWERD_ASSIGN_OR_RETURN(const Fd fd, OpenFile(path, O_RDONLY));
   auto bytes = ReadFileToString(fd.get(), limit);
-  if (!bytes.ok()) return MakeError(Reason::kInternalError, absl::StrCat(path, ": ", bytes.status().message()));
+  if (!bytes.ok())
+    return MakeError(Reason::kInternalError, absl::StrCat(path, ": ", bytes.status().message()));
   return bytes;
 }
 

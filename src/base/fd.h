@@ -33,7 +33,8 @@ class Fd {
 
 // Opens with O_CLOEXEC. The error names the path.
 absl::StatusOr<Fd> OpenFile(const std::string& path, int flags, int mode = 0600);
-// Writes all bytes, at the descriptor's offset or at `offset`; goes on after EINTR and short writes.
+// Writes all bytes, at the descriptor's offset or at `offset`; goes on after EINTR and short
+// writes.
 absl::Status WriteAll(int fd, absl::string_view bytes);
 absl::Status WriteAllAt(int fd, absl::string_view bytes, int64_t offset);
 // The whole file from offset 0, at most `limit` bytes (LIMIT_EXCEEDED above that).

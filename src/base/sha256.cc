@@ -1,8 +1,8 @@
 #include "src/base/sha256.h"
 
-#include <openssl/evp.h>
-
 #include <new>
+
+#include <openssl/evp.h>
 
 namespace lowerd {
 

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
+
 #include "src/base/cancellation.h"
 #include "src/jobs/operation.h"
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+
 #include "src/blob/blob_store.h"
 #include "src/jobs/job_runner.h"
 #include "src/jobs/operation.h"
@@ -97,8 +98,7 @@ class JobService {
     virtual ~Watch() = default;
   };
   virtual absl::StatusOr<std::unique_ptr<Watch>> WatchOperation(
-      absl::string_view name,
-      std::function<void(const absl::StatusOr<Operation>&)> on_change) = 0;
+      absl::string_view name, std::function<void(const absl::StatusOr<Operation>&)> on_change) = 0;
 
   struct Stats {
     int queued = 0;

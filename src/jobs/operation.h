@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+
 #include "src/base/digest.h"
 
 namespace lowerd::jobs {
@@ -61,6 +62,9 @@ struct Operation {
 struct JobResult {
   std::string result;
   std::vector<Digest> outputs;
+  // False if the toolchain is not the one of the operation's action_key any more: the result is
+  // right, but must not be found under that key.
+  bool cacheable = true;
 };
 
 }  // namespace lowerd::jobs

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
 #include "lowerd/v1/manifest.pb.h"
 
 namespace lowerd::lowering {
@@ -31,8 +32,9 @@ struct ArtifactContents {
 // Reads a finished artifact. VERIFICATION_FAILED if it cannot be read.
 absl::StatusOr<ArtifactContents> ReadArtifact(v1::Format format, absl::string_view bytes);
 
-// Proves that the artifacts are what `manifest` (its lowered_modules) says: each lowered and wrapper
-// type is in each artifact exactly once, there is no other lowered type, each lowered type has one
+// Proves that the artifacts are what `manifest` (its lowered_modules) says: each lowered and
+// wrapper type is in each artifact exactly once, there is no other lowered type, each lowered type
+// has one
 // __setstate__ in each lite artifact, no function is written twice, every mangle number is below
 // 2^31 - 1, every referenced type is defined, and the formats agree. `lowered_before` lists lowered
 // types that the uploaded model had already. Fills in manifest.types (kinds, formats) and

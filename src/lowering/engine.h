@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "lowerd/internal/worker.pb.h"
 #include "lowerd/v1/lowering.pb.h"
 #include "lowerd/v1/manifest.pb.h"
@@ -36,8 +37,8 @@ class JobHost {
   virtual absl::StatusOr<std::vector<uint32_t>> ClaimNames(const internal::ClaimNames& claims) = 0;
 };
 
-// What a zygote does once before it forks: loads the libraries (RTLD_NOW), reads their digests, warms
-// libtorch up by one load, lowering and save of a built-in model. Single-threaded.
+// What a zygote does once before it forks: loads the libraries (RTLD_NOW), reads their digests,
+// warms libtorch up by one load, lowering and save of a built-in model. Single-threaded.
 struct ToolchainOptions {
   std::vector<std::string> backend_libraries;
   std::vector<std::string> operator_libraries;
@@ -49,8 +50,8 @@ struct Toolchain {
 absl::StatusOr<Toolchain> LoadToolchain(const ToolchainOptions& options);
 
 // The three jobs. Requests are complete: empty targets, methods, backends and formats mean their
-// documented defaults. Errors carry the reasons of lowerd.v1.ErrorReason. The manifest comes without
-// artifact digests (the server hashes the files).
+// documented defaults. Errors carry the reasons of lowerd.v1.ErrorReason. The manifest comes
+// without artifact digests (the server hashes the files).
 absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const JobFiles& files,
                                    const Toolchain& toolchain, JobHost& host);
 absl::StatusOr<v1::LoweringPlan> Plan(const v1::LowerModelRequest& request, const JobFiles& files,

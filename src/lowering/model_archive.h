@@ -10,12 +10,13 @@
 
 namespace lowerd::lowering {
 
-// A TorchScript archive (zip) over bytes in memory, read without libtorch. Thread-compatible. Keeps a
-// view of the bytes, which must outlive it.
+// A TorchScript archive (zip) over bytes in memory, read without libtorch. Thread-compatible. Keeps
+// a view of the bytes, which must outlive it.
 class ModelArchive {
  public:
   struct Record {
-    // Without the archive's top folder, for instance "data.pkl", "code/__torch__.py", "extra/a.json".
+    // Without the archive's top folder, for instance "data.pkl", "code/__torch__.py",
+    // "extra/a.json".
     std::string name;
     int64_t size = 0;
     int64_t compressed_size = 0;
@@ -34,15 +35,17 @@ class ModelArchive {
     int64_t max_format_version = 10;
   };
 
-  // Opens and checks everything that can be checked before libtorch sees the file: that it is a zip,
-  // that central directory and local headers agree, that records lie inside the file and do not
-  // overlap, names (no duplicates, no absolute paths, one top folder), sizes, compression, that
+  // Opens and checks everything that can be checked before libtorch sees the file: that it is a
+  // zip, that central directory and local headers agree, that records lie inside the file and do
+  // not overlap, names (no duplicates, no absolute paths, one top folder), sizes, compression, that
   // data.pkl, version and code are there, the format version, and that tensors declared in the
   // pickles fit into their records. MODEL_NOT_TORCHSCRIPT says what the file is instead (empty,
   // state_dict, pickled Python module, ONNX, plain zip, lite flatbuffer, ...) and how to export the
   // right thing; MODEL_CORRUPT what is damaged and where; MODEL_TOO_NEW the versions.
   static absl::StatusOr<ModelArchive> Open(absl::string_view bytes, const Limits& limits);
-  static absl::StatusOr<ModelArchive> Open(absl::string_view bytes) { return Open(bytes, Limits()); }
+  static absl::StatusOr<ModelArchive> Open(absl::string_view bytes) {
+    return Open(bytes, Limits());
+  }
 
   const std::vector<Record>& records() const { return records_; }
   const Record* Find(absl::string_view name) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+
 #include "src/base/digest.h"
 
 namespace lowerd::names {
@@ -16,7 +17,8 @@ namespace lowerd::names {
 struct Origin {
   // Without mangle: torch.jit.LoweredModule.<backend>.<original type without its mangles>.
   std::string base_name;
-  // SHA-256 over (model digest, canonical module path, backend and version, canonical compile spec).
+  // SHA-256 over (model digest, canonical module path, backend and version, canonical compile
+  // spec).
   Digest::Hash identity{};
   Digest model;
   // Empty for the root.
@@ -59,8 +61,8 @@ class TypeNameRegistry {
   // The N that Claim would give now; records nothing. For dry runs.
   virtual absl::StatusOr<std::vector<uint32_t>> Preview(absl::Span<const Origin> claims) = 0;
 
-  // Everything that a name found in a log can mean, newest first: with or without mangle, wrapper or
-  // lowered module, with ".method" behind, as code/....py path. Empty if nothing matches.
+  // Everything that a name found in a log can mean, newest first: with or without mangle, wrapper
+  // or lowered module, with ".method" behind, as code/....py path. Empty if nothing matches.
   virtual absl::StatusOr<std::vector<NamedOrigin>> Resolve(absl::string_view name) = 0;
 
   struct Page {

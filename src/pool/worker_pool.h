@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
 #include "lowerd/internal/worker.pb.h"
 #include "src/base/cancellation.h"
 #include "src/base/fd.h"

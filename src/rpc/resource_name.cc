@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+
 #include "src/base/error.h"
 
 namespace lowerd::rpc {
@@ -18,8 +19,8 @@ constexpr absl::string_view kBlobs = "blobs";
 constexpr absl::string_view kCompressedBlobs = "compressed-blobs";
 constexpr absl::string_view kUploads = "uploads";
 // Segments that an instance name must not have (REAPI).
-constexpr absl::string_view kReserved[] = {kBlobs,       kUploads,       "actions",       "actionResults",
-                                           "operations", "capabilities", kCompressedBlobs};
+constexpr absl::string_view kReserved[] = {
+    kBlobs, kUploads, "actions", "actionResults", "operations", "capabilities", kCompressedBlobs};
 
 bool IsReserved(absl::string_view segment) {
   return std::find(std::begin(kReserved), std::end(kReserved), segment) != std::end(kReserved);

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
 #include "src/base/digest.h"
 
 namespace lowerd::rpc {

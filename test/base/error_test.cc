@@ -4,10 +4,10 @@
 #include <set>
 #include <vector>
 
-#include <gtest/gtest.h>
-
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include <gtest/gtest.h>
+
 #include "lowerd/v1/errors.pb.h"
 
 namespace lowerd {

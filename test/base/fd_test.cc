@@ -1,12 +1,11 @@
 #include "src/base/fd.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
-
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "src/base/error.h"
 

@@ -41,14 +41,15 @@ TEST(ResourceNameTest, RefusesWhatIsMalformed) {
   }
   for (const std::string& name : {"blobs/" + blob, "uploads//blobs/" + blob, "uploads/id/" + blob,
                                   std::string("uploads"), "operations/uploads/id/blobs/" + blob}) {
-    EXPECT_TRUE(HasReason(ResourceName::ParseWrite(name).status(), Reason::kInvalidRequest)) << name;
+    EXPECT_TRUE(HasReason(ResourceName::ParseWrite(name).status(), Reason::kInvalidRequest))
+        << name;
   }
 }
 
 TEST(ResourceNameTest, SaysWhatIsNotSupported) {
-  EXPECT_TRUE(HasReason(
-      ResourceName::ParseRead("compressed-blobs/deflate/" + kBlob.ToString()).status(),
-      Reason::kNotSupported));
+  EXPECT_TRUE(
+      HasReason(ResourceName::ParseRead("compressed-blobs/deflate/" + kBlob.ToString()).status(),
+                Reason::kNotSupported));
   EXPECT_TRUE(HasReason(ResourceName::ParseRead("blobs/blake3/" + kBlob.ToString()).status(),
                         Reason::kNotSupported));
 }

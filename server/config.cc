@@ -1,0 +1,238 @@
+#include "server/config.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include <CLI/CLI.hpp>
+
+#include "src/base/error.h"
+#include "src/base/version.h"
+
+namespace lowerd::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kReferenceLibrary[] = "liblowerd_backend_reference.so";
+
+void AddDuration(CLI::App& app, const std::string& flag, absl::Duration& value,
+                 const std::string& help) {
+  app.add_option_function<std::string>(
+         flag,
+         [&value, flag](const std::string& text) {
+           absl::Duration parsed;
+           if (!absl::ParseDuration(text, &parsed) || parsed < absl::ZeroDuration()) {
+             throw CLI::ValidationError(flag, "\"" + text + "\" is not a duration like 60s or 1h");
+           }
+           value = parsed;
+         },
+         help)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(value));
+}
+
+void AddSize(CLI::App& app, const std::string& flag, int64_t& value, const std::string& help) {
+  app.add_option(flag, value, help)->transform(CLI::AsSizeValue(false))->type_name("SIZE");
+}
+
+fs::path OwnFolder() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : self.parent_path();
+}
+
+// The first of these that exists; empty if none.
+fs::path FirstExisting(std::initializer_list<fs::path> paths) {
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    if (fs::exists(path, error)) return path;
+  }
+  return {};
+}
+
+bool IsLoopback(const std::string& listen) {
+  if (absl::StartsWith(listen, "unix:")) return true;
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+absl::Status CheckReadable(const std::string& flag, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) {
+    return FieldError(flag, absl::StrCat("there is no file ", path));
+  }
+  return absl::OkStatus();
+}
+
+// The reference backend comes with lowerd; named explicitly it is not loaded twice.
+void AddReferenceBackend(Config& config) {
+  for (const std::string& library : config.backend_libraries) {
+    if (fs::path(library).filename() == kReferenceLibrary) return;
+  }
+  const fs::path own = OwnFolder();
+  const fs::path found = FirstExisting({own / kReferenceLibrary, own / "../lib" / kReferenceLibrary,
+                                        own / "../lib/lowerd" / kReferenceLibrary});
+  if (found.empty()) return;
+  config.backend_libraries.insert(config.backend_libraries.begin(),
+                                  fs::weakly_canonical(found).string());
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
+  CommandLine out;
+  Config& config = out.config;
+  config.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+
+  CLI::App app("lowerd: lowers PyTorch models for devices, as a gRPC service", "lowerd");
+  app.footer(
+      "Example:\n"
+      "  lowerd --data-dir /var/lib/lowerd --backend-lib /opt/acme/libacme_backend.so\n");
+  app.set_version_flag("--version", std::string("lowerd ") + kVersion);
+  app.set_config("--config", "", "Read flags from this file (TOML: one \"flag = value\" per line)");
+  app.add_flag("--check-config", out.check, "Check flags and files, then exit");
+
+  app.add_option("--listen", config.listen, "HOST:PORT or unix:PATH to serve on; port 0 picks one")
+      ->capture_default_str()
+      ->group("Network");
+  app.add_option("--address-file", config.address_file,
+                 "Write the bound HOST:PORT here once serving")
+      ->group("Network");
+  app.add_flag("--allow-insecure", config.allow_insecure, "Serve beyond loopback without TLS")
+      ->group("Network");
+  app.add_option("--tls-cert", config.tls_cert,
+                 "Server certificate chain (PEM), reloaded on change")
+      ->group("Network");
+  app.add_option("--tls-key", config.tls_key, "Server private key (PEM), reloaded on change")
+      ->group("Network");
+  app.add_option("--tls-client-ca", config.tls_client_ca,
+                 "Require client certificates signed by this CA (PEM), reloaded on change")
+      ->group("Network");
+  app.add_option("--authorization-policy", config.authorization_policy,
+                 "gRPC authorization policy (JSON), reloaded on change")
+      ->group("Network");
+
+  app.add_option("--data-dir", config.data_dir, "State and blobs; created if it is not there")
+      ->group("Storage");
+  app.add_option("--state", config.state,
+                 "sqlite:FILE or postgresql://...; default: SQLite in the data directory")
+      ->group("Storage");
+  app.add_option(
+         "--blobs", config.blobs,
+         "Blob store: a directory, or grpc://HOST:PORT[/INSTANCE] of any REAPI CAS; default: "
+         "the data directory")
+      ->group("Storage");
+  AddSize(app, "--blob-limit", config.blob_limit_bytes,
+          "Evict least recently used blobs above this (e.g. 200GiB); 0: no limit");
+  AddSize(app, "--max-blob", config.max_blob_bytes, "Largest blob that is accepted");
+  app.add_flag("--fsync,!--no-fsync", config.fsync,
+               "Make blobs durable before they are acknowledged (default: yes)")
+      ->group("Storage");
+  AddDuration(app, "--retention", config.retention, "How long finished operations stay readable");
+
+  app.add_option("--workers", config.workers, "Jobs at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024))
+      ->group("Jobs");
+  app.add_option("--worker-program", config.worker_program,
+                 "lowerd-worker; default: next to lowerd")
+      ->group("Jobs");
+  app.add_option("--backend-lib", config.backend_libraries,
+                 "Library that registers delegate backends; repeatable")
+      ->allow_extra_args(false)
+      ->group("Jobs");
+  app.add_option("--op-lib", config.operator_libraries,
+                 "Library that registers custom operators or classes; repeatable")
+      ->allow_extra_args(false)
+      ->group("Jobs");
+  app.add_flag("--require-sandbox,!--no-require-sandbox", config.require_sandbox,
+               "Refuse to start where jobs cannot be fully sandboxed (default: yes)")
+      ->group("Jobs");
+  AddSize(app, "--job-memory", config.job_memory_bytes, "Memory limit of one job; 0: no limit");
+  AddDuration(app, "--job-timeout", config.job_timeout, "Time limit of a job that asks for none");
+  AddDuration(app, "--max-job-timeout", config.max_job_timeout, "Largest time a job may ask for");
+  app.add_option("--max-queued", config.max_queued, "Waiting jobs above which requests are refused")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10'000'000))
+      ->group("Jobs");
+  AddDuration(app, "--drain-grace", config.drain_grace,
+              "How long SIGTERM lets running jobs and uploads go on");
+
+  app.add_option("--log-level", config.log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->group("Logging");
+  app.add_flag("--log-json", config.log_json, "Log JSON lines")->group("Logging");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (app.exit(error, std::cout, std::cerr) == 0) return absl::CancelledError();
+    return absl::InvalidArgumentError(error.what());
+  }
+  return out;
+}
+
+absl::Status Complete(Config& config) {
+  if (config.listen.rfind(':') == std::string::npos) {
+    return FieldError("--listen", absl::StrCat("\"", config.listen, "\" is not HOST:PORT"));
+  }
+  const bool tls = !config.tls_cert.empty() || !config.tls_key.empty();
+  if (tls && (config.tls_cert.empty() || config.tls_key.empty())) {
+    return FieldError("--tls-cert", "a certificate needs its key, and a key its certificate");
+  }
+  if (!tls && !config.tls_client_ca.empty()) {
+    return FieldError("--tls-client-ca", "client certificates need --tls-cert and --tls-key");
+  }
+  if (!tls && !config.allow_insecure && !IsLoopback(config.listen)) {
+    return FieldError("--listen", absl::StrCat("refusing to serve ", config.listen,
+                                               " without TLS; set --tls-cert and --tls-key, or say "
+                                               "--allow-insecure"));
+  }
+  if (config.job_timeout > config.max_job_timeout) {
+    return FieldError("--job-timeout", "is larger than --max-job-timeout");
+  }
+  if (config.data_dir.empty()) {
+    const char* state_home = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    if (state_home != nullptr && *state_home != '\0') {
+      config.data_dir = absl::StrCat(state_home, "/lowerd");
+    } else if (home != nullptr && *home != '\0') {
+      config.data_dir = absl::StrCat(home, "/.local/state/lowerd");
+    } else {
+      return FieldError("--data-dir", "is required where $HOME is not set");
+    }
+  }
+  if (config.worker_program.empty()) {
+    const fs::path own = OwnFolder();
+    const fs::path found =
+        FirstExisting({own / "lowerd-worker", own / "../libexec/lowerd/lowerd-worker"});
+    if (found.empty()) {
+      return FieldError("--worker-program",
+                        absl::StrCat("there is no lowerd-worker in ", own.string()));
+    }
+    config.worker_program = fs::weakly_canonical(found).string();
+  }
+  AddReferenceBackend(config);
+  LOWERD_RETURN_IF_ERROR(CheckReadable("--worker-program", config.worker_program));
+  for (const std::string& library : config.backend_libraries) {
+    LOWERD_RETURN_IF_ERROR(CheckReadable("--backend-lib", library));
+  }
+  for (const std::string& library : config.operator_libraries) {
+    LOWERD_RETURN_IF_ERROR(CheckReadable("--op-lib", library));
+  }
+  LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-cert", config.tls_cert));
+  LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-key", config.tls_key));
+  LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", config.tls_client_ca));
+  return CheckReadable("--authorization-policy", config.authorization_policy);
+}
+
+}  // namespace lowerd::server

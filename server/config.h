@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace lowerd::server {
+
+// Everything an operator can set. Plain data; `lowerd --help` explains each.
+struct Config {
+  std::string listen = "127.0.0.1:50051";
+  bool allow_insecure = false;
+  // When serving, the bound "host:port" is written here (atomically). For port 0.
+  std::string address_file;
+
+  std::string data_dir;
+  // Empty: SQLite in data_dir.
+  std::string state;
+  // Empty: data_dir/blobs.
+  std::string blobs;
+  // 0 is no limit.
+  int64_t blob_limit_bytes = 0;
+  int64_t max_blob_bytes = int64_t{64} << 30;
+  bool fsync = true;
+
+  int workers = 1;
+  // Empty: next to lowerd, or in ../libexec/lowerd.
+  std::string worker_program;
+  std::vector<std::string> backend_libraries;
+  std::vector<std::string> operator_libraries;
+  bool require_sandbox = true;
+  // Of one job, beyond what a warm worker has. 0 is no limit.
+  int64_t job_memory_bytes = 0;
+  absl::Duration job_timeout = absl::Seconds(60);
+  absl::Duration max_job_timeout = absl::Minutes(30);
+  int max_queued = 1000;
+  absl::Duration retention = absl::Hours(7 * 24);
+  absl::Duration drain_grace = absl::Seconds(30);
+
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string authorization_policy;
+
+  std::string log_level = "info";
+  bool log_json = false;
+};
+
+// What the command line asks for.
+struct CommandLine {
+  Config config;
+  // Only check the configuration.
+  bool check = false;
+};
+
+// Parses flags and the file named by --config. Prints help, version or a usage error itself; the
+// status code then says how to exit: CANCELLED for exit 0, INVALID_ARGUMENT for exit 2.
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
+
+// Fills in defaults that depend on the host (data directory, worker program, reference backend) and
+// says what cannot work: a listener beyond loopback without TLS, files that are not there, limits
+// that contradict each other.
+absl::Status Complete(Config& config);
+
+}  // namespace lowerd::server

@@ -1,0 +1,205 @@
+#include "server/model_jobs.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+
+#include "src/base/error.h"
+
+namespace lowerd::server {
+namespace {
+
+std::vector<std::string> BackendNames(const internal::FromZygote::Ready& toolchain) {
+  std::vector<std::string> names;
+  for (const v1::Backend& backend : toolchain.backends()) names.push_back(backend.name());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+jobs::Progress ToProgress(const internal::Progress& progress) {
+  jobs::Progress out;
+  switch (progress.state()) {
+    case v1::LowerModelMetadata::LOWERING:
+      out.state = jobs::State::kLowering;
+      break;
+    case v1::LowerModelMetadata::SERIALIZING:
+      out.state = jobs::State::kSerializing;
+      break;
+    case v1::LowerModelMetadata::VERIFYING:
+      out.state = jobs::State::kVerifying;
+      break;
+    default:
+      out.state = jobs::State::kLoading;
+  }
+  out.targets_done = progress.targets_done();
+  out.targets_total = progress.targets_total();
+  return out;
+}
+
+std::string ToJson(const v1::Manifest& manifest) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  std::string json;
+  // Cannot fail: the manifest has no Any and its strings are UTF-8 (it came over the wire).
+  (void)google::protobuf::util::MessageToJsonString(manifest, &json, options);
+  return json;
+}
+
+}  // namespace
+
+struct ModelJobs::OpenFiles {
+  // Keeps the blobs while the job runs.
+  std::unique_ptr<blob::Pin> pin;
+  std::vector<Fd> fds;
+  std::vector<pool::WorkerPool::File> files;
+};
+
+ModelJobs::ModelJobs(pool::WorkerPool& pool, blob::BlobStore& blobs,
+                     names::TypeNameRegistry& registry, RequestLimits limits)
+    : pool_(pool),
+      blobs_(blobs),
+      registry_(registry),
+      limits_(limits),
+      backends_(BackendNames(pool.toolchain())) {}
+
+absl::StatusOr<ModelJobs::OpenFiles> ModelJobs::OpenInputs(const std::vector<Digest>& inputs) {
+  OpenFiles out;
+  LOWERD_ASSIGN_OR_RETURN(out.pin, blobs_.PinAll(inputs));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    LOWERD_ASSIGN_OR_RETURN(Fd fd, blobs_.Open(inputs[i]));
+    out.files.push_back({i == 0 ? internal::Job::File::MODEL : internal::Job::File::BLOB,
+                         inputs[i].hex(), fd.get()});
+    out.fds.push_back(std::move(fd));
+  }
+  return out;
+}
+
+absl::StatusOr<internal::NamesGranted> ModelJobs::Names(const internal::ClaimNames& claims,
+                                                        const Digest& model,
+                                                        const std::string& operation, bool record) {
+  std::vector<names::Origin> origins;
+  for (const auto& claim : claims.claims()) {
+    names::Origin origin;
+    if (claim.identity().size() != origin.identity.size()) {
+      return MakeError(Reason::kWorkerCrashed,
+                       "the worker claimed a name with a malformed identity");
+    }
+    std::copy(claim.identity().begin(), claim.identity().end(), origin.identity.begin());
+    origin.base_name = claim.base_name();
+    origin.model = model;
+    origin.module_path = claim.module_path();
+    origin.backend = claim.backend();
+    origin.backend_version = claim.backend_version();
+    origin.original_type = claim.original_type();
+    origin.compile_spec_sha256 = claim.compile_spec_sha256();
+    origin.operation = operation;
+    origins.push_back(std::move(origin));
+  }
+  LOWERD_ASSIGN_OR_RETURN(const std::vector<uint32_t> mangles,
+                          record ? registry_.Claim(origins) : registry_.Preview(origins));
+  internal::NamesGranted granted;
+  for (const uint32_t mangle : mangles) granted.add_mangle(mangle);
+  return granted;
+}
+
+absl::StatusOr<jobs::JobResult> ModelJobs::Run(
+    const jobs::Operation& operation, const Cancellation& cancellation,
+    const std::function<void(const jobs::Progress&)>& progress) {
+  v1::LowerModelRequest stored;
+  if (!stored.ParseFromString(operation.request)) {
+    return MakeError(Reason::kInternalError,
+                     absl::StrCat(operation.name, " holds a request that cannot be parsed"));
+  }
+  LOWERD_ASSIGN_OR_RETURN(const LoweringRequest request,
+                          ParseLoweringRequest(stored, toolchain(), backends_, limits_));
+  LOWERD_ASSIGN_OR_RETURN(OpenFiles open, OpenInputs(request.inputs));
+  const size_t first_artifact = open.files.size();
+  for (const int format : request.canonical.formats()) {
+    LOWERD_ASSIGN_OR_RETURN(Fd fd, blobs_.CreateTemporary());
+    open.files.push_back({internal::Job::File::ARTIFACT,
+                          v1::Format_Name(static_cast<v1::Format>(format)), fd.get()});
+    open.fds.push_back(std::move(fd));
+  }
+
+  pool::WorkerPool::Job job;
+  job.kind = internal::Job::LOWER;
+  job.request = request.canonical;
+  job.files = open.files;
+  job.deadline = absl::Now() + request.timeout;
+  job.cancellation = &cancellation;
+  job.on_progress = [&progress](const internal::Progress& p) { progress(ToProgress(p)); };
+  job.claim_names = [&](const internal::ClaimNames& claims) {
+    return Names(claims, request.inputs.front(), operation.name, /*record=*/true);
+  };
+  LOWERD_ASSIGN_OR_RETURN(internal::Done done, pool_.Run(job));
+  if (!done.has_manifest()) {
+    return MakeError(Reason::kWorkerCrashed, "the worker ended a lowering without a manifest");
+  }
+
+  // The child is gone: nobody but us can write to the artifacts now.
+  v1::LowerModelResponse response;
+  v1::Manifest& manifest = *response.mutable_manifest();
+  manifest = std::move(*done.mutable_manifest());
+  jobs::JobResult result;
+  result.cacheable = request.action_key == operation.action_key;
+  std::map<std::string, Digest> stored_artifacts;
+  for (size_t i = first_artifact; i < open.files.size(); ++i) {
+    LOWERD_ASSIGN_OR_RETURN(const Digest digest, blobs_.Adopt(std::move(open.fds[i])));
+    stored_artifacts.emplace(open.files[i].key, digest);
+    result.outputs.push_back(digest);
+  }
+  for (v1::Artifact& artifact : *manifest.mutable_artifacts()) {
+    const auto found = stored_artifacts.find(v1::Format_Name(artifact.format()));
+    if (found == stored_artifacts.end()) {
+      return MakeError(Reason::kWorkerCrashed, "the worker's manifest lists an unknown artifact");
+    }
+    *artifact.mutable_digest() = DigestToProto(found->second);
+  }
+  LOWERD_ASSIGN_OR_RETURN(const Digest manifest_digest, blob::PutBytes(blobs_, ToJson(manifest)));
+  *response.mutable_manifest_digest() = DigestToProto(manifest_digest);
+  result.outputs.push_back(manifest_digest);
+  result.result = response.SerializeAsString();
+  return result;
+}
+
+absl::StatusOr<v1::LoweringPlan> ModelJobs::Plan(const LoweringRequest& request,
+                                                 const Cancellation* cancellation) {
+  LOWERD_ASSIGN_OR_RETURN(const OpenFiles open, OpenInputs(request.inputs));
+  pool::WorkerPool::Job job;
+  job.kind = internal::Job::PLAN;
+  job.request = request.canonical;
+  job.files = open.files;
+  job.deadline = absl::Now() + request.timeout;
+  job.cancellation = cancellation;
+  job.claim_names = [&](const internal::ClaimNames& claims) {
+    return Names(claims, request.inputs.front(), "", /*record=*/false);
+  };
+  LOWERD_ASSIGN_OR_RETURN(internal::Done done, pool_.Run(job));
+  if (!done.has_plan()) {
+    return MakeError(Reason::kWorkerCrashed, "the worker ended a dry run without a plan");
+  }
+  return std::move(*done.mutable_plan());
+}
+
+absl::StatusOr<v1::ModelDescription> ModelJobs::Inspect(const Digest& model,
+                                                        const Cancellation* cancellation) {
+  LOWERD_ASSIGN_OR_RETURN(const OpenFiles open, OpenInputs({model}));
+  pool::WorkerPool::Job job;
+  job.kind = internal::Job::INSPECT;
+  *job.request.mutable_model() = DigestToProto(model);
+  job.files = open.files;
+  job.deadline = absl::Now() + limits_.default_timeout;
+  job.cancellation = cancellation;
+  LOWERD_ASSIGN_OR_RETURN(internal::Done done, pool_.Run(job));
+  if (!done.has_description()) {
+    return MakeError(Reason::kWorkerCrashed,
+                     "the worker ended an inspection without a description");
+  }
+  return std::move(*done.mutable_description());
+}
+
+}  // namespace lowerd::server
