@@ -1,0 +1,24 @@
+# syntax=docker/dockerfile:1
+# lowerd on Debian 13. Build:  docker build -t lowerd .
+# Run:    docker run -p 50051:50051 -v lowerd:/var/lib/lowerd -v ./tls:/etc/lowerd/tls:ro lowerd \
+#           --listen 0.0.0.0:50051 --tls-cert /etc/lowerd/tls/server.pem --tls-key /etc/lowerd/tls/server.key
+FROM debian:trixie-slim AS build
+COPY deploy/install-deps.sh /src/deploy/
+RUN /src/deploy/install-deps.sh build
+COPY . /src
+RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr \
+      -DLOWERD_BUILD_TESTS=OFF -DLOWERD_BUILD_BENCHMARKS=OFF \
+    && cmake --build /build \
+    && DESTDIR=/install cmake --install /build --strip
+
+FROM debian:trixie-slim
+COPY deploy/install-deps.sh /tmp/
+RUN /tmp/install-deps.sh runtime \
+    && rm -rf /tmp/install-deps.sh /var/lib/apt/lists/* \
+    && useradd --system --home-dir /var/lib/lowerd --create-home --shell /usr/sbin/nologin lowerd
+COPY --from=build /install/ /
+USER lowerd
+VOLUME /var/lib/lowerd
+EXPOSE 50051
+ENTRYPOINT ["/usr/bin/lowerd", "--data-dir", "/var/lib/lowerd"]
+CMD ["--listen", "127.0.0.1:50051"]
