@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # lowerd on Debian 13. Build:  docker build -t lowerd .
 # Run:    docker run -p 50051:50051 -v lowerd:/var/lib/lowerd -v ./tls:/etc/lowerd/tls:ro lowerd \
 #           --listen 0.0.0.0:50051 --tls-cert /etc/lowerd/tls/server.pem --tls-key /etc/lowerd/tls/server.key
