@@ -139,24 +139,34 @@ def read_manifest(folder):
         return json.load(file)
 
 
-def descendants(pid):
-    """Process ids below `pid`, from /proc."""
-    children = {}
+def _stat(pid):
+    """Fields of /proc/PID/stat behind the name; None if the process is gone."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+
+
+def children(pid):
+    """Ids of the living children of `pid`."""
+    out = []
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % entry) as file:
-                parent = int(file.read().rsplit(")", 1)[1].split()[1])
-        except (OSError, ValueError):
-            continue
-        children.setdefault(parent, []).append(int(entry))
-    out, queue = [], [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        out += below
-        queue += below
+        stat = _stat(int(entry)) if entry.isdigit() else None
+        if stat is not None and stat[0] != "Z" and int(stat[1]) == pid:
+            out.append(int(entry))
     return out
+
+
+def grandchildren(pid):
+    """lowerd's grandchildren are the processes of its jobs: zygotes stand between."""
+    return [below for child in children(pid) for below in children(child)]
+
+
+def cpu_ticks(pid):
+    """CPU time of the process in clock ticks; 0 if it is gone."""
+    stat = _stat(pid)
+    return int(stat[11]) + int(stat[12]) if stat is not None else 0
 
 
 _generated = None

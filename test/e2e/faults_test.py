@@ -1,0 +1,217 @@
+"""What must hold when things go wrong: killed workers, killed servers, wrong configurations."""
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import lowerd_testing as t
+
+SLOW_MODEL = os.path.join(t.SOURCE, "test", "models", "endless_setstate.pt")
+
+
+def until(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("timed out: " + what)
+        time.sleep(0.01)
+
+
+def digests(folder):
+    out = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as file:
+            out[name] = hashlib.sha256(file.read()).hexdigest()
+    return out
+
+
+class FaultsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lowerd-faults-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def detach(self, server, model, *args):
+        result = server.lowerctl("lower", model, "--detach", "--no-cache", *args)
+        self.assertEqual(result.code, 0, result.err)
+        return result.out.strip()
+
+    def operation(self, server, name):
+        result = server.lowerctl("--json", "ops", "get", name)
+        self.assertEqual(result.code, 0, result.err)
+        return json.loads(result.out)
+
+    def state(self, server, name):
+        return self.operation(server, name)["metadata"]["state"]
+
+    def test_endless_model_ends_at_its_deadline_and_the_server_goes_on(self):
+        with t.Server(workers=1) as server:
+            result = server.lower(SLOW_MODEL, ["b"], self.path("out"), "--timeout", "2s")
+            self.assertEqual((result.code,) + result.error()[:2],
+                             (5, "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"))
+            self.assertEqual(server.lower(t.MODEL, ["classifier"], self.path("out")).code, 0)
+
+    def test_cancelling_a_running_job_ends_it_at_once(self):
+        with t.Server(workers=1) as server:
+            name = self.detach(server, SLOW_MODEL, "--target", "b")
+            until(lambda: self.state(server, name) == "LOADING", "the job runs")
+            self.assertEqual(server.lowerctl("ops", "cancel", name).code, 0)
+            until(lambda: self.operation(server, name).get("done"), "the operation ends", 10)
+            self.assertEqual(self.operation(server, name)["error"]["code"], 1)
+            self.assertEqual(server.lower(t.MODEL, ["classifier"], self.path("out")).code, 0)
+
+    def test_crashed_job_process_is_tried_again_then_reported_and_the_next_job_runs(self):
+        with t.Server(workers=1) as server:
+            name = self.detach(server, SLOW_MODEL, "--target", "b")
+            killed = set()
+
+            def kill_busy_child():
+                for pid in t.grandchildren(server.process.pid):
+                    if pid not in killed and t.cpu_ticks(pid) > 30:
+                        os.kill(pid, signal.SIGSEGV)
+                        killed.add(pid)
+                return self.operation(server, name).get("done")
+            until(kill_busy_child, "the operation ends")
+            self.assertEqual(len(killed), 2, "tried twice")
+            self.assertIn("WORKER_CRASHED", json.dumps(self.operation(server, name)))
+            self.assertEqual(server.lower(t.MODEL, ["classifier"], self.path("out")).code, 0)
+
+    def test_killed_zygote_is_replaced(self):
+        with t.Server(workers=1) as server:
+            for pid in t.children(server.process.pid):
+                os.kill(pid, signal.SIGKILL)
+            result = server.lower(t.MODEL, ["classifier"], self.path("out"))
+            self.assertEqual(result.code, 0, result.err)
+
+    def test_acknowledged_operations_survive_kill_9(self):
+        with t.Server(workers=1) as server:
+            names = [self.detach(server, t.MODEL, "--target", "features.%d" % i) for i in range(8)]
+            server.kill()
+            server.start()
+            for name in names:
+                result = server.lowerctl("ops", "watch", name)
+                self.assertEqual(result.code, 0, result.err)
+                self.assertIn("response", self.operation(server, name))
+
+    def test_bytes_and_names_are_the_same_from_any_server_and_worker_count(self):
+        seen = []
+        for workers in (1, 2):
+            with t.Server(workers=workers) as server:
+                out = self.path("out%d" % workers)
+                self.assertEqual(server.lower(t.MODEL, ["features.1", "features.4"], out).code, 0)
+                seen.append(digests(out))
+        self.assertEqual(seen[0], seen[1])
+
+    def test_sigterm_drains_and_exits_0(self):
+        server = t.Server().start()
+        self.addCleanup(server.__exit__)
+        self.assertEqual(server.stop(), 0)
+
+    def test_nothing_is_left_behind(self):
+        server = t.Server().start()
+        self.addCleanup(server.__exit__)
+        self.assertEqual(server.lower(t.MODEL, ["classifier"], self.path("out")).code, 0)
+        below = t.children(server.process.pid) + t.grandchildren(server.process.pid)
+        self.assertTrue(below)
+        server.kill()
+        until(lambda: not [p for p in below if os.path.exists("/proc/%d" % p)], "workers are gone")
+
+    def test_second_server_on_one_data_dir_refuses_and_says_so(self):
+        with t.Server() as server:
+            second = t.Server(data_dir=server.data_dir)
+            self.addCleanup(second.folder.cleanup)
+            done = subprocess.run(second.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, timeout=120)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("another lowerd", done.stderr)
+
+    def test_wrong_configurations_are_refused_in_one_line(self):
+        lowerd = t.program("lowerd")
+        cases = (
+            (["--listen", "0.0.0.0:0"], "without TLS"),
+            (["--listen", "nowhere"], "HOST:PORT"),
+            (["--backend-lib", "/nonexistent/lib.so"], "/nonexistent/lib.so"),
+            (["--worker-program", "/nonexistent/worker"], "/nonexistent/worker"),
+            (["--tls-cert", t.MODEL], "key"),
+            (["--authorization-policy", "/nonexistent"], "/nonexistent"),
+            (["--job-timeout", "2h", "--max-job-timeout", "1h"], "job-timeout"),
+        )
+        for flags, expected in cases:
+            done = subprocess.run([lowerd, "--data-dir", self.path("data")] + flags,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=60)
+            self.assertEqual(done.returncode, 2, flags)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(expected, done.stderr)
+        done = subprocess.run([lowerd, "--data-dir", self.path("data"), "--check-config"],
+                              stdout=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 0)
+
+    def test_library_that_is_no_backend_stops_the_start_and_is_named(self):
+        library = self.path("libbroken.so")
+        shutil.copyfile(t.MODEL, library)
+        done = subprocess.run([t.program("lowerd"), "--data-dir", self.path("data"), "--listen",
+                               "127.0.0.1:0", "--backend-lib", library],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("libbroken.so", done.stderr)
+
+
+class TlsTest(unittest.TestCase):
+    """Certificates made on the spot by openssl."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lowerd-tls-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+
+        def run(*command):
+            subprocess.run(["openssl"] + list(command), cwd=cls.folder, check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+            "-subj", "/CN=test ca", "-days", "2")
+        with open(os.path.join(cls.folder, "ext"), "w") as file:
+            file.write("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        for name in ("server", "farm"):
+            run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out",
+                name + ".csr", "-subj", "/CN=" + name)
+            run("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-CAcreateserial", "-out", name + ".pem", "-days", "2", "-extfile", "ext")
+
+    def file(self, name):
+        return os.path.join(self.folder, name)
+
+    def test_mutual_tls_lets_in_who_has_a_certificate_and_nobody_else(self):
+        with t.Server("--tls-cert", self.file("server.pem"), "--tls-key", self.file("server.key"),
+                      "--tls-client-ca", self.file("ca.pem")) as server:
+            ca = ["--tls-ca", self.file("ca.pem")]
+            own = ["--tls-cert", self.file("farm.pem"), "--tls-key", self.file("farm.key")]
+            good = server.lowerctl(*(ca + own + ["health"]))
+            self.assertEqual(good.code, 0, good.err)
+            self.assertEqual(server.lowerctl(*(ca + ["health"])).code, 4)
+            self.assertEqual(server.lowerctl("health").code, 4)
+
+    def test_authorization_policy_is_obeyed(self):
+        policy = {"name": "test", "allow_rules": [{
+            "name": "look only",
+            "request": {"paths": ["/lowerd.v1.LoweringService/ListBackends"]}}]}
+        with open(self.file("policy.json"), "w") as file:
+            json.dump(policy, file)
+        with t.Server("--authorization-policy", self.file("policy.json")) as server:
+            self.assertEqual(server.lowerctl("backends").code, 0)
+            denied = server.lowerctl("ops", "list")
+            self.assertEqual((denied.code,) + denied.error()[:2],
+                             (4, "PERMISSION_DENIED", "NOT_ALLOWED"))
+
+
+if __name__ == "__main__":
+    unittest.main()
