@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 
 #include "src/base/digest.h"
+#include "src/base/type_name.h"
 
 namespace lowerd::names {
 
@@ -40,12 +41,8 @@ struct NamedOrigin {
 
 // Where N of ___torch_mangle_<N> starts looking: SHA-256 over (base name, identity) taken into
 // [0, range). PyTorch parses N with stoi, so range is at most 2^31 - 1; tests shrink it.
-inline constexpr uint32_t kMangleRange = 0x7fffffff;
 uint32_t PreferredMangle(absl::string_view base_name, const Digest::Hash& identity,
                          uint32_t range = kMangleRange);
-
-// base_name with ___torch_mangle_<N> before its last atom.
-std::string MangledName(absl::string_view base_name, uint32_t mangle);
 
 // Gives out mangle numbers so that a published (base name, N) means one identity for ever, on every
 // worker and replica. Thread-safe; calls may block on I/O.
