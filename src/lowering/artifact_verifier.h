@@ -29,16 +29,18 @@ struct ArtifactContents {
   std::vector<std::string> extra_files;
 };
 
+// LOWERED_MODULE, LOWERED_WRAPPER, CUSTOM_CLASS or, where a name alone does not tell, MODULE.
+v1::Type::Kind KindOfTypeName(absl::string_view name);
+
 // Reads a finished artifact. VERIFICATION_FAILED if it cannot be read.
 absl::StatusOr<ArtifactContents> ReadArtifact(v1::Format format, absl::string_view bytes);
 
-// Proves that the artifacts are what `manifest` (its lowered_modules) says: each lowered and
-// wrapper type is in each artifact exactly once, there is no other lowered type, each lowered type
-// has one
-// __setstate__ in each lite artifact, no function is written twice, every mangle number is below
-// 2^31 - 1, every referenced type is defined, and the formats agree. `lowered_before` lists lowered
-// types that the uploaded model had already. Fills in manifest.types (kinds, formats) and
-// manifest.verifications. VERIFICATION_FAILED names what differs.
+// Proves that the artifacts are what `manifest` (its lowered_modules) says: each artifact has
+// exactly these lowered types and those of `lowered_before` (lowered types that the uploaded model
+// had already), each of them has one __setstate__ in each lite artifact, no function is written
+// twice, every mangle number can be parsed by PyTorch, every type that data refers to is defined,
+// and the formats agree. Fills in manifest.types (names, kinds, formats), versions, extra_files and
+// verifications. VERIFICATION_FAILED names what differs.
 absl::Status VerifyArtifacts(const std::vector<ArtifactContents>& artifacts,
                              const std::vector<std::string>& lowered_before,
                              v1::Manifest& manifest);

@@ -1,5 +1,5 @@
-// The backend "reference": runs a lowered module as it was, anywhere that libtorch runs. It is there to
-// try pipelines with, and to judge other backends against.
+// The backend "reference": runs a lowered module as it was, anywhere that libtorch runs. It is
+// there to try pipelines with, and to judge other backends against.
 
 #include <string>
 
@@ -29,8 +29,8 @@ class ReferenceBackend final : public torch::jit::PyTorchBackendInterface {
     return handles;
   }
 
-  // As PyTorch's lowered modules expect it: a tuple comes back as the list of its elements, any other
-  // value as a list of one.
+  // As PyTorch's lowered modules expect it: a tuple comes back as the list of its elements, any
+  // other value as a list of one.
   c10::impl::GenericList execute(c10::IValue handle, c10::impl::GenericList inputs) override {
     const auto& elements = handle.toTupleRef().elements();
     const torch::jit::Module module(elements[0].toObject());
@@ -48,8 +48,7 @@ class ReferenceBackend final : public torch::jit::PyTorchBackendInterface {
   }
 };
 
-c10::IValue Preprocess(const torch::jit::Module& module,
-                       const c10::Dict<c10::IValue, c10::IValue>&,
+c10::IValue Preprocess(const torch::jit::Module& module, const c10::Dict<c10::IValue, c10::IValue>&,
                        const torch::jit::BackendDebugHandleGenerator&) {
   return PackModule(module);
 }
@@ -60,8 +59,8 @@ const torch::jit::backend_preprocess_register kPreprocess(kName, Preprocess);
 }  // namespace
 }  // namespace lowerd::reference
 
-// How a backend library states its version to lowerd; part of names and cache keys. May give null for
-// a backend it does not know. A library without this function goes by its SHA-256.
+// How a backend library states its version to lowerd; part of names and cache keys. May give null
+// for a backend it does not know. A library without this function goes by its SHA-256.
 extern "C" __attribute__((visibility("default"))) const char* lowerd_backend_version(
     const char* backend) {
   return std::string(backend) == lowerd::reference::kName ? LOWERD_VERSION : nullptr;

@@ -1,0 +1,91 @@
+#include "src/lowering/operators.h"
+
+#include <unordered_set>
+#include <utility>
+
+#include <torch/csrc/jit/api/function_impl.h>
+
+#include "src/lowering/module_values.h"
+
+namespace lowerd::lowering {
+namespace {
+
+using torch::jit::Node;
+
+// Structure of the language (prim::If, prim::GetAttr, ...) is no operator that a backend could
+// take.
+bool IsOperator(const Node& node) { return !node.kind().is_prim(); }
+
+std::string OperatorName(const Node& node) {
+  const c10::FunctionSchema* schema = node.maybeSchema();
+  if (schema == nullptr) return node.kind().toQualString();
+  return c10::toString(schema->operator_name());
+}
+
+// The function that a prim::CallFunction calls; null if it is no TorchScript function.
+torch::jit::Function* Callee(const Node& node) {
+  const auto type = node.input(0)->type()->cast<c10::FunctionType>();
+  if (type == nullptr || torch::jit::tryToGraphFunction(*type->function()) == nullptr)
+    return nullptr;
+  return type->function();
+}
+
+class Counter {
+ public:
+  explicit Counter(const std::set<ObjectRef>& stop) : stop_(stop) {}
+
+  void Graph(const torch::jit::Graph& graph, const ObjectPtr& self) {
+    const ModuleValues values = !self ? ModuleValues() : ResolveModuleValues(graph, self);
+    ForEachNode(*graph.block(), [&](const Node& node) {
+      if (node.kind() == c10::prim::CallFunction) {
+        torch::jit::Function* function = Callee(node);
+        if (function != nullptr) Graph(*GraphOf(*function), ObjectPtr());
+      } else if (node.kind() == c10::prim::CallMethod) {
+        const auto found = values.find(node.input(0));
+        if (found != values.end()) Method(found->second, node.s(c10::attr::name));
+      } else if (IsOperator(node)) {
+        ++counts[OperatorName(node)];
+      }
+    });
+  }
+
+  void Method(const ObjectPtr& object, const std::string& name) {
+    if (stop_.count(object.get()) != 0 || !seen_.emplace(object.get(), name).second) return;
+    torch::jit::Function* function = object->type()->findMethod(name);
+    if (function == nullptr) function = object->type()->findHook(name);
+    if (function != nullptr) Graph(*GraphOf(*function), object);
+  }
+
+  OperatorCounts counts;
+
+ private:
+  const std::set<ObjectRef>& stop_;
+  std::set<std::pair<ObjectRef, std::string>> seen_;
+};
+
+}  // namespace
+
+OperatorCounts CountOperators(const torch::jit::Graph& graph) {
+  const std::set<ObjectRef> none;
+  Counter counter(none);
+  counter.Graph(graph, ObjectPtr());
+  return std::move(counter.counts);
+}
+
+OperatorCounts CountReachable(const ObjectPtr& start, const std::vector<std::string>& methods,
+                              const std::set<ObjectRef>& stop) {
+  Counter counter(stop);
+  for (const std::string& method : methods) counter.Method(start, method);
+  return std::move(counter.counts);
+}
+
+void AppendCounts(const OperatorCounts& counts,
+                  google::protobuf::RepeatedPtrField<v1::OperatorCount>* out) {
+  for (const auto& [name, count] : counts) {
+    v1::OperatorCount* entry = out->Add();
+    entry->set_name(name);
+    entry->set_count(count);
+  }
+}
+
+}  // namespace lowerd::lowering

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <unordered_map>
+
+#include <torch/csrc/jit/api/module.h>
+
+#include "src/lowering/module_tree.h"
+
+namespace lowerd::lowering {
+
+// The model with some module objects replaced by others of other types. A module that
+// (transitively) owns a replaced one becomes a new object of a class of its own: a copy, for that
+// instance, of the original class, whose graphs and schemas know the new types. So siblings of the
+// same class keep theirs. Modules that own none are the very same objects as before; the original
+// model stays intact. One object under several paths stays one.
+//
+// PyTorch alone cannot do this: changing an attribute's type in place leaves the old type in
+// graphs, and bytecode then runs the old methods.
+torch::jit::Module ReplaceModules(const torch::jit::Module& root,
+                                  const std::unordered_map<ObjectRef, ObjectPtr>& replacements);
+
+}  // namespace lowerd::lowering
