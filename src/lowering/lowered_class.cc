@@ -301,9 +301,11 @@ absl::StatusOr<LoweredModule> MakeLoweredModule(const LoweredClassSpec& spec) {
       }
     }
 
-    auto debug = c10::make_intrusive<torch::jit::PyTorchBackendDebugInfo>();
-    debug->setDebugInfoMap(recorder.stopRecording());
-    lowered.setattr("__backend_debug_info", c10::IValue::make_capsule(std::move(debug)));
+    // Makes the object that carries debug information to the serialiser; it needs no backend.
+    lowered.run_method("__create_backend_debug_info");
+    lowered.attr("__backend_debug_info")
+        .toCustomClass<torch::jit::PyTorchBackendDebugInfo>()
+        ->setDebugInfoMap(recorder.stopRecording());
     out.wrapper = wrapper._ivalue();
     return absl::OkStatus();
   }));

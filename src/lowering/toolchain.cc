@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/custom_class.h>
@@ -30,15 +29,6 @@ namespace lowerd::lowering {
 namespace {
 
 constexpr absl::string_view kBackendNamespace = "__torch__.torch.classes.__backends__.";
-
-std::set<std::string> RegisteredBackends() {
-  std::set<std::string> out;
-  for (const std::string& name : torch::getAllCustomClassesNames()) {
-    absl::string_view rest = name;
-    if (absl::ConsumePrefix(&rest, kBackendNamespace)) out.emplace(rest);
-  }
-  return out;
-}
 
 absl::StatusOr<v1::LibraryVersion> DescribeLibrary(const std::string& path) {
   LOWERD_ASSIGN_OR_RETURN(const Fd fd, OpenFile(path, O_RDONLY));
