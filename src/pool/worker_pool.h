@@ -32,8 +32,16 @@ class WorkerPool {
     bool require_sandbox = true;
     // Times a job is tried when its child dies of a signal that is not ours.
     int max_attempts = 2;
+    // A model that has crashed two children is refused without a job for that long after its last
+    // crash. Kept in memory.
+    absl::Duration crash_quarantine = absl::Minutes(10);
+    // What the jobs that run may need in all, in bytes, by an estimate of three times their inputs
+    // and 64 MiB each; others wait. 0: four fifths of the machine's (or memory cgroup's) memory.
+    int64_t memory_budget_bytes = 0;
     // How long the zygote may take until it is ready.
     absl::Duration start_timeout = absl::Seconds(60);
+    // How long the zygote may take to fork, until it is held to be stuck and replaced.
+    absl::Duration answer_timeout = absl::Seconds(5);
   };
 
   // Starts the zygote by exec and waits until it is ready. Its error names what is wrong (a library
