@@ -1,0 +1,461 @@
+#include "src/blob/disk_blob_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <dirent.h>
+#include <fcntl.h>
+#include <list>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "src/base/error.h"
+#include "src/blob/disk_upload.h"
+
+namespace lowerd::blob {
+namespace {
+
+constexpr size_t kReadSize = 1 << 20;
+// Last uses are written to the disk at most so often for one blob.
+constexpr absl::Duration kTouchInterval = absl::Minutes(1);
+
+absl::Status MakeFolder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
+  return ErrnoError(errno, absl::StrCat("creating ", path));
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
+    LOWERD_RETURN_IF_ERROR(MakeFolder(path.substr(0, slash)));
+  }
+  return MakeFolder(path);
+}
+
+absl::Status FlushFolder(const std::string& path) {
+  LOWERD_ASSIGN_OR_RETURN(const Fd fd, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  return ::fsync(fd.get()) == 0 ? absl::OkStatus() : ErrnoError(errno, "flushing a folder");
+}
+
+// Names in a folder without . and ..
+absl::StatusOr<std::vector<std::string>> List(const std::string& path) {
+  DIR* folder = ::opendir(path.c_str());
+  if (folder == nullptr) return ErrnoError(errno, path);
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(folder);
+  return names;
+}
+
+std::optional<Digest> ParseName(absl::string_view name) {
+  const size_t dash = name.find('-');
+  int64_t size;
+  if (dash == absl::string_view::npos || !absl::SimpleAtoi(name.substr(dash + 1), &size)) {
+    return std::nullopt;
+  }
+  auto digest = Digest::Parse(name.substr(0, dash), size);
+  return digest.ok() ? std::optional<Digest>(*digest) : std::nullopt;
+}
+
+absl::StatusOr<Digest> HashFile(int fd) {
+  Sha256 sha;
+  int64_t size = 0;
+  std::vector<char> buffer(kReadSize);
+  while (true) {
+    const ssize_t n = ::pread(fd, buffer.data(), buffer.size(), size);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoError(errno, "reading a file");
+    }
+    if (n == 0) break;
+    sha.Update(absl::string_view(buffer.data(), static_cast<size_t>(n)));
+    size += n;
+  }
+  return Digest(sha.Finish(), size);
+}
+
+class DiskBlobStoreImpl final : public DiskBlobStore {
+ public:
+  explicit DiskBlobStoreImpl(Options options) : options_(std::move(options)) {}
+
+  absl::Status Init() {
+    LOWERD_RETURN_IF_ERROR(MakeFolders(options_.directory));
+    for (const char* name : {"cas", "uploads", "quarantine"}) {
+      LOWERD_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.directory, "/", name)));
+    }
+    for (int i = 0; i < 256; ++i) {
+      LOWERD_RETURN_IF_ERROR(MakeFolder(absl::StrCat(cas(), "/", absl::Hex(i, absl::kZeroPad2))));
+    }
+    LOWERD_RETURN_IF_ERROR(ScanBlobs());
+    LOWERD_RETURN_IF_ERROR(ExpireUploads());
+    return PutBytes(*this, "").status();
+  }
+
+  absl::StatusOr<std::vector<Digest>> FindMissing(absl::Span<const Digest> digests) override {
+    std::vector<Digest> missing;
+    absl::MutexLock lock(&mutex_);
+    for (const Digest& digest : digests) {
+      if (!UseLocked(digest)) missing.push_back(digest);
+    }
+    return missing;
+  }
+
+  absl::StatusOr<Fd> Open(const Digest& digest) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!UseLocked(digest)) return MissingBlobsError({digest});
+    }
+    auto fd = OpenFile(PathOf(digest), O_RDONLY);
+    // Evicted in between.
+    if (!fd.ok() && ::access(PathOf(digest).c_str(), F_OK) != 0) {
+      absl::MutexLock lock(&mutex_);
+      ForgetLocked(digest);
+      return MissingBlobsError({digest});
+    }
+    return fd;
+  }
+
+  absl::StatusOr<std::unique_ptr<BlobWriter>> StartWrite(const Digest& digest,
+                                                         absl::string_view upload_id) override;
+
+  absl::StatusOr<UploadState> QueryWrite(const Digest& digest,
+                                         absl::string_view upload_id) override {
+    const std::string path = UploadPath(digest, upload_id);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (UseLocked(digest)) return UploadState{digest.size_bytes(), true};
+      const auto found = uploads_.find(path);
+      if (found != uploads_.end()) return UploadState{found->second->committed_size(), false};
+    }
+    struct stat st;
+    if (upload_id.empty() || ::stat(path.c_str(), &st) != 0) {
+      return NotFoundError("upload", upload_id);
+    }
+    return UploadState{st.st_size, false};
+  }
+
+  absl::StatusOr<Fd> CreateTemporary() override {
+    Fd fd(::open(uploads().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    // Some file systems have no nameless files; Adopt then copies.
+    if (!fd.valid()) fd = Fd(::memfd_create("lowerd", MFD_CLOEXEC));
+    if (!fd.valid()) return ErrnoError(errno, "creating a temporary file");
+    return fd;
+  }
+
+  absl::StatusOr<Digest> Adopt(Fd file) override {
+    LOWERD_ASSIGN_OR_RETURN(const Digest digest, HashFile(file.get()));
+    LOWERD_RETURN_IF_ERROR(Reserve(digest.size_bytes()));
+    const absl::Status status = AdoptReserved(file, digest);
+    Release(digest.size_bytes());
+    if (!status.ok()) return status;
+    return digest;
+  }
+
+  absl::StatusOr<std::unique_ptr<Pin>> PinAll(absl::Span<const Digest> digests) override {
+    absl::MutexLock lock(&mutex_);
+    std::vector<Digest> missing;
+    for (const Digest& digest : digests) {
+      if (!UseLocked(digest)) missing.push_back(digest);
+    }
+    if (!missing.empty()) return MissingBlobsError(missing);
+    for (const Digest& digest : digests) ++blobs_.at(digest).pins;
+    return std::make_unique<DiskPin>(*this, std::vector<Digest>(digests.begin(), digests.end()));
+  }
+
+  Stats GetStats() const override {
+    absl::MutexLock lock(&mutex_);
+    return {static_cast<int64_t>(blobs_.size()), bytes_, options_.limit_bytes};
+  }
+
+  int64_t quarantined() const override {
+    absl::MutexLock lock(&mutex_);
+    return quarantined_;
+  }
+
+ private:
+  friend class DiskBlobWriter;
+
+  struct Blob {
+    // In recency_; the front was used last.
+    std::list<Digest>::iterator place;
+    int pins = 0;
+    absl::Time touched;
+  };
+
+  class DiskPin final : public Pin {
+   public:
+    DiskPin(DiskBlobStoreImpl& store, std::vector<Digest> digests)
+        : store_(store), digests_(std::move(digests)) {}
+    ~DiskPin() override {
+      absl::MutexLock lock(&store_.mutex_);
+      for (const Digest& digest : digests_) {
+        const auto found = store_.blobs_.find(digest);
+        if (found != store_.blobs_.end()) --found->second.pins;
+      }
+    }
+
+   private:
+    DiskBlobStoreImpl& store_;
+    const std::vector<Digest> digests_;
+  };
+
+  std::string cas() const { return options_.directory + "/cas"; }
+  std::string uploads() const { return options_.directory + "/uploads"; }
+  std::string FolderOf(const Digest& digest) const {
+    return absl::StrCat(cas(), "/", digest.hex().substr(0, 2));
+  }
+  std::string PathOf(const Digest& digest) const {
+    return absl::StrCat(FolderOf(digest), "/", digest.hex(), "-", digest.size_bytes());
+  }
+  // The client's id may hold anything, so its hash stands in the name.
+  std::string UploadPath(const Digest& digest, absl::string_view upload_id) const {
+    return absl::StrCat(uploads(), "/", digest.hex(), "-", digest.size_bytes(), "-",
+                        Digest::Of(upload_id).hex().substr(0, 32));
+  }
+
+  absl::Status ScanBlobs() {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::pair<absl::Time, Digest>> found;
+    LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> folders, List(cas()));
+    for (const std::string& folder : folders) {
+      LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                              List(absl::StrCat(cas(), "/", folder)));
+      for (const std::string& name : names) {
+        const std::string path = absl::StrCat(cas(), "/", folder, "/", name);
+        const std::optional<Digest> digest = ParseName(name);
+        struct stat st = {};
+        // Only who evicts needs to know when blobs were used.
+        const bool usable = digest.has_value() && PathOf(*digest) == path &&
+                            (options_.limit_bytes == 0 || (::stat(path.c_str(), &st) == 0 &&
+                                                           st.st_size == digest->size_bytes()));
+        if (usable) {
+          found.emplace_back(absl::TimeFromTimespec(st.st_mtim), *digest);
+          continue;
+        }
+        const std::string aside = absl::StrCat(options_.directory, "/quarantine/", name);
+        if (::rename(path.c_str(), aside.c_str()) != 0) return ErrnoError(errno, path);
+        ++quarantined_;
+      }
+    }
+    std::sort(found.begin(), found.end());
+    for (const auto& [used, digest] : found) AddLocked(digest, used);
+    return absl::OkStatus();
+  }
+
+  // Drops uploads that nobody went on with.
+  absl::Status ExpireUploads() {
+    LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(uploads()));
+    const absl::Time oldest = absl::Now() - options_.upload_expiry;
+    for (const std::string& name : names) {
+      const std::string path = absl::StrCat(uploads(), "/", name);
+      struct stat st;
+      if (::stat(path.c_str(), &st) == 0 && absl::TimeFromTimespec(st.st_mtim) < oldest) {
+        ::unlink(path.c_str());
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    for (auto at = uploads_.begin(); at != uploads_.end();) {
+      const bool idle = at->second.use_count() == 1 && at->second->last_use() < oldest;
+      if (idle) {
+        uploads_.erase(at++);
+      } else {
+        ++at;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void AddLocked(const Digest& digest, absl::Time used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (blobs_.contains(digest)) return;
+    recency_.push_front(digest);
+    blobs_.emplace(digest, Blob{recency_.begin(), 0, used});
+    bytes_ += digest.size_bytes();
+  }
+
+  void ForgetLocked(const Digest& digest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = blobs_.find(digest);
+    if (found == blobs_.end()) return;
+    recency_.erase(found->second.place);
+    bytes_ -= digest.size_bytes();
+    blobs_.erase(found);
+  }
+
+  // False if the blob is not here; else it counts as used now.
+  bool UseLocked(const Digest& digest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = blobs_.find(digest);
+    if (found == blobs_.end()) return false;
+    recency_.splice(recency_.begin(), recency_, found->second.place);
+    if (options_.limit_bytes != 0) {
+      const absl::Time now = absl::Now();
+      if (now - found->second.touched > kTouchInterval) {
+        found->second.touched = now;
+        ::utimensat(AT_FDCWD, PathOf(digest).c_str(), nullptr, 0);
+      }
+    }
+    return true;
+  }
+
+  // Makes room for `size` bytes on top of what is here and reserved.
+  absl::Status Reserve(int64_t size) {
+    if (size > options_.max_blob_bytes) {
+      return MakeError(Reason::kLimitExceeded,
+                       absl::StrCat("a blob of ", size, " bytes is over this server's limit of ",
+                                    options_.max_blob_bytes, " (lowerd --max-blob)"));
+    }
+    absl::MutexLock lock(&mutex_);
+    if (options_.limit_bytes != 0) {
+      auto at = recency_.end();
+      while (bytes_ + reserved_ + size > options_.limit_bytes && at != recency_.begin()) {
+        --at;
+        if (blobs_.at(*at).pins > 0 || at->size_bytes() == 0) continue;
+        const Digest victim = *at;
+        ++at;
+        ::unlink(PathOf(victim).c_str());
+        ForgetLocked(victim);
+      }
+      if (bytes_ + reserved_ + size > options_.limit_bytes) {
+        return MakeError(
+            Reason::kStoreFull,
+            absl::StrCat("the blob store has no room for ", size, " bytes: its limit is ",
+                         options_.limit_bytes, " and the rest is in use"));
+      }
+    }
+    reserved_ += size;
+    return absl::OkStatus();
+  }
+
+  void Release(int64_t size) {
+    absl::MutexLock lock(&mutex_);
+    reserved_ -= size;
+  }
+
+  absl::Status AdoptReserved(const Fd& file, const Digest& digest) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (UseLocked(digest)) return absl::OkStatus();
+    }
+    if (options_.fsync && ::fdatasync(file.get()) != 0 && errno != EINVAL) {
+      return ErrnoError(errno, "flushing a blob");
+    }
+    absl::Status status = Publish(file.get(), "", digest);
+    if (status.ok() || HasReason(status, Reason::kStoreFull)) return status;
+    // Not a file of this file system: copy it.
+    LOWERD_ASSIGN_OR_RETURN(const std::unique_ptr<BlobWriter> writer, StartWrite(digest, ""));
+    std::vector<char> buffer(kReadSize);
+    for (int64_t offset = 0; offset < digest.size_bytes();) {
+      const ssize_t n = ::pread(file.get(), buffer.data(), buffer.size(), offset);
+      if (n <= 0) return ErrnoError(n < 0 ? errno : EIO, "reading a temporary file");
+      LOWERD_RETURN_IF_ERROR(
+          writer->Append(absl::string_view(buffer.data(), static_cast<size_t>(n))));
+      offset += n;
+    }
+    return writer->Commit();
+  }
+
+  // Gives a complete, flushed file its name in cas/: by renaming `path`, or by linking the nameless
+  // `fd`.
+  absl::Status Publish(int fd, const std::string& path, const Digest& digest) {
+    const std::string target = PathOf(digest);
+    const int result = path.empty() ? ::linkat(AT_FDCWD, absl::StrCat("/proc/self/fd/", fd).c_str(),
+                                               AT_FDCWD, target.c_str(), AT_SYMLINK_FOLLOW)
+                                    : ::rename(path.c_str(), target.c_str());
+    if (result != 0 && errno != EEXIST) return ErrnoError(errno, "publishing a blob");
+    ::fchmod(fd, 0400);
+    if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(FolderOf(digest)));
+    absl::MutexLock lock(&mutex_);
+    AddLocked(digest, absl::Now());
+    UseLocked(digest);
+    return absl::OkStatus();
+  }
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<Digest, Blob> blobs_ ABSL_GUARDED_BY(mutex_);
+  std::list<Digest> recency_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of uploads and adoptions under way.
+  int64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t quarantined_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By path; they outlive their writers, so that a client that comes back need not wait for a hash.
+  absl::flat_hash_map<std::string, std::shared_ptr<DiskUpload>> uploads_ ABSL_GUARDED_BY(mutex_);
+};
+
+class DiskBlobWriter final : public BlobWriter {
+ public:
+  DiskBlobWriter(DiskBlobStoreImpl& store, std::shared_ptr<DiskUpload> upload, int64_t reserved)
+      : store_(store),
+        upload_(std::move(upload)),
+        ticket_(upload_->Acquire()),
+        reserved_(reserved) {}
+  ~DiskBlobWriter() override { store_.Release(reserved_); }
+
+  int64_t committed_size() const override { return upload_->committed_size(); }
+  absl::Status Append(absl::string_view bytes) override { return upload_->Append(ticket_, bytes); }
+
+  absl::Status Commit() override {
+    const auto fd = upload_->Seal(ticket_, store_.options_.fsync);
+    const absl::Status status =
+        fd.ok() ? store_.Publish(*fd, upload_->path(), upload_->digest()) : fd.status();
+    const bool ours = !HasReason(status, Reason::kOperationState);
+    if (ours && !upload_->path().empty()) {
+      absl::MutexLock lock(&store_.mutex_);
+      store_.uploads_.erase(upload_->path());
+      if (!status.ok()) ::unlink(upload_->path().c_str());
+    }
+    return status;
+  }
+
+ private:
+  DiskBlobStoreImpl& store_;
+  const std::shared_ptr<DiskUpload> upload_;
+  const int64_t ticket_;
+  const int64_t reserved_;
+};
+
+absl::StatusOr<std::unique_ptr<BlobWriter>> DiskBlobStoreImpl::StartWrite(
+    const Digest& digest, absl::string_view upload_id) {
+  LOWERD_RETURN_IF_ERROR(Reserve(digest.size_bytes()));
+  const std::string path = upload_id.empty() ? "" : UploadPath(digest, upload_id);
+  std::shared_ptr<DiskUpload> upload;
+  if (!path.empty()) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = uploads_.find(path);
+    if (found != uploads_.end()) upload = found->second;
+  }
+  if (upload == nullptr) {
+    auto opened = DiskUpload::Open(digest, path, uploads(), options_.fsync);
+    if (!opened.ok()) {
+      Release(digest.size_bytes());
+      return opened.status();
+    }
+    upload = *std::move(opened);
+    if (!path.empty()) {
+      absl::MutexLock lock(&mutex_);
+      // Another connection may have been faster: then its upload is the one.
+      upload = uploads_.emplace(path, upload).first->second;
+    }
+  }
+  return std::make_unique<DiskBlobWriter>(*this, std::move(upload), digest.size_bytes());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskBlobStore>> DiskBlobStore::Create(Options options) {
+  auto store = std::make_unique<DiskBlobStoreImpl>(std::move(options));
+  LOWERD_RETURN_IF_ERROR(store->Init());
+  return store;
+}
+
+}  // namespace lowerd::blob
