@@ -38,7 +38,11 @@ class OperationWatch final : public grpc::ServerWriteReactor<google::longrunning
 
   // Ending the watch waits for its callbacks, so it must not happen on a thread that runs one.
   void OnDone() override {
-    pool_.Schedule([this] { delete this; });
+    pool_.Schedule([this] {
+      // Whoever called Finish may still hold the lock.
+      { absl::MutexLock lock(&mutex_); }
+      delete this;
+    });
   }
 
  private:

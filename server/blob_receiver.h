@@ -1,0 +1,68 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "server/write_request_parser.h"
+#include "server/zstd_stream.h"
+#include "src/base/thread_pool.h"
+#include "src/blob/blob_store.h"
+#include "src/rpc/resource_name.h"
+
+namespace lowerd::server {
+
+// One ByteStream.Write call. While one message is hashed and stored on the pool, the next is
+// received. The reactor owns itself.
+class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, grpc::ByteBuffer& response);
+
+  void OnReadDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // Runs on the pool, one at a time: takes queued messages until there are none.
+  void Work();
+  // What one message asks for; a value ends the call with that committed size.
+  absl::StatusOr<std::optional<int64_t>> Take(grpc::ByteBuffer& message);
+  absl::StatusOr<std::optional<int64_t>> Begin(const ParsedWriteRequest& request);
+  absl::Status Store(const ParsedWriteRequest& request);
+  // Ends the call once.
+  void End(const absl::Status& status, int64_t committed_size);
+  void StartReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FinalResult();
+
+  blob::BlobStore& blobs_;
+  ThreadPool& pool_;
+  grpc::ByteBuffer& response_;
+
+  absl::Mutex mutex_;
+  // Being received; gRPC writes to it without the lock.
+  grpc::ByteBuffer incoming_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;
+  // No more messages will come.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
+
+  // Of the work only, which is never on two threads at once.
+  std::string resource_name_;
+  rpc::ResourceName name_;
+  std::unique_ptr<blob::BlobWriter> writer_;
+  std::optional<ZstdDecompressor> zstd_;
+  // Of the stream that is written (compressed bytes for compressed uploads).
+  int64_t offset_ = 0;
+};
+
+}  // namespace lowerd::server

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "google/bytestream/bytestream.grpc.pb.h"
+
+#include "src/base/thread_pool.h"
+#include "src/blob/blob_store.h"
+
+namespace lowerd::server {
+
+// google.bytestream.ByteStream over a blob store. Blobs never pass through protobuf strings:
+// requests are parsed in place and appended from the message's own memory, responses are slices of
+// the mapped file. Thread-safe; nothing blocks in a reactor. Memory for each stream: at most two
+// messages.
+//
+// Compressed uploads cannot be resumed in the middle: QueryWriteStatus answers 0 for them.
+class ByteStreamService final
+    : public google::bytestream::ByteStream::WithRawCallbackMethod_Read<
+          google::bytestream::ByteStream::WithRawCallbackMethod_Write<
+              google::bytestream::ByteStream::WithCallbackMethod_QueryWriteStatus<
+                  google::bytestream::ByteStream::Service>>> {
+ public:
+  // Both must outlive this object, which must outlive the gRPC server.
+  ByteStreamService(blob::BlobStore& blobs, ThreadPool& pool) : blobs_(blobs), pool_(pool) {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Read(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Write(grpc::CallbackServerContext* context,
+                                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* QueryWriteStatus(
+      grpc::CallbackServerContext* context,
+      const google::bytestream::QueryWriteStatusRequest* request,
+      google::bytestream::QueryWriteStatusResponse* response) override;
+
+ private:
+  blob::BlobStore& blobs_;
+  ThreadPool& pool_;
+};
+
+}  // namespace lowerd::server
