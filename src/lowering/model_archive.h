@@ -29,7 +29,7 @@ class ModelArchive {
   struct Limits {
     int max_records = 1'000'000;
     // Sum of uncompressed sizes of compressed records, and their largest ratio.
-    int64_t max_inflated_bytes = int64_t{64} << 20;
+    int64_t max_inflated_bytes = int64_t{256} << 20;
     int max_ratio = 200;
     // Newest archive format version that the loader knows.
     int64_t max_format_version = 10;

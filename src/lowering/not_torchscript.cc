@@ -1,7 +1,6 @@
 #include "src/lowering/not_torchscript.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -35,6 +34,22 @@ constexpr Magic kMagics[] = {
     {0, "version https://git-lfs", "a Git LFS pointer instead of the file itself"},
 };
 
+struct Telltale {
+  // At the end of a record's name.
+  absl::string_view suffix;
+  absl::string_view what;
+};
+
+constexpr Telltale kTelltales[] = {
+    {".data/extern_modules", "a torch.package file"},
+    {"serialized_exported_program.json", "an exported program of torch.export (.pt2)"},
+    {"models/model.json", "an exported program of torch.export (.pt2)"},
+    {"MAR-INF/MANIFEST.json", "a TorchServe archive (the model itself is inside of it)"},
+    {"model.weights.h5", "a Keras model"},
+    {".npy", "a NumPy file (.npz)"},
+    {".pt", "a zip file with a model inside of it (unpack it first)"},
+};
+
 bool IsText(absl::string_view bytes) {
   const absl::string_view head = bytes.substr(0, 4096);
   return std::all_of(head.begin(), head.end(), [](char c) {
@@ -61,7 +76,26 @@ bool IsOnnx(absl::string_view bytes) {
           absl::StrContains(bytes.substr(0, 4096), "onnx") || bytes[2] == '\x12');
 }
 
+// A TensorFlow SavedModel begins with saved_model_schema_version (field 1, which is 1) and
+// meta_graphs (field 2). No ONNX of today has ir_version 1.
+bool IsSavedModel(absl::string_view bytes) { return absl::StartsWith(bytes, "\x08\x01\x12"); }
+
+// Protocol 0, which is text: a global or a mark first, STOP last.
+bool IsTextPickle(absl::string_view bytes) {
+  return (bytes.front() == 'c' || bytes.front() == '(') && bytes.back() == '.' &&
+         absl::StrContains(bytes.substr(0, 512), '\n');
+}
+
 }  // namespace
+
+absl::Status PlainZipError(const std::vector<ZipEntry>& entries) {
+  for (const Telltale& telltale : kTelltales) {
+    for (const ZipEntry& entry : entries) {
+      if (absl::EndsWith(entry.name, telltale.suffix)) return NotTorchScriptError(telltale.what);
+    }
+  }
+  return NotTorchScriptError("a plain zip file");
+}
 
 absl::Status NotTorchScriptError(absl::string_view what) {
   return MakeError(
@@ -89,9 +123,11 @@ absl::Status NotAnArchiveError(absl::string_view bytes) {
   if (absl::StartsWith(bytes, View("\x80\x02\x8a\x0a", 4))) {
     return NotTorchScriptError("a file of torch.save in its format before PyTorch 1.6");
   }
-  if (bytes[0] == '\x80' && bytes.size() > 1 && bytes[1] >= 2 && bytes[1] <= 5) {
+  if ((bytes[0] == '\x80' && bytes.size() > 1 && bytes[1] >= 2 && bytes[1] <= 5) ||
+      IsTextPickle(bytes)) {
     return NotTorchScriptError("a Python pickle");
   }
+  if (IsSavedModel(bytes)) return NotTorchScriptError("a TensorFlow SavedModel");
   if (IsOnnx(bytes)) return NotTorchScriptError("an ONNX model");
   if (IsText(bytes)) return NotTorchScriptError("a text file");
   return NotTorchScriptError("of no format that lowerd knows");

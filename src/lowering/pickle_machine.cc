@@ -1,8 +1,8 @@
 #include "src/lowering/pickle_machine.h"
 
 #include <cstring>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -10,6 +10,12 @@
 #include "src/base/error.h"
 
 namespace lowerd::lowering {
+namespace {
+
+// Bounds memory to about half a gigabyte; a vocabulary of a million words takes two million.
+constexpr size_t kMaxValues = 10'000'000;
+
+}  // namespace
 
 // One pass over the opcodes, with a stack, marks and a memo.
 class PickleParser {
@@ -24,6 +30,9 @@ class PickleParser {
       rest_.remove_prefix(1);
       if (opcode == '.') break;
       LOWERD_RETURN_IF_ERROR(Step(opcode));
+      if (out_.values_.size() > kMaxValues) {
+        return Corrupt(absl::StrCat("has more than ", kMaxValues, " values"));
+      }
     }
     if (stack_.size() != 1 || !marks_.empty()) return Corrupt("does not end in one value");
     out_.root_ = stack_.back();
@@ -107,13 +116,18 @@ class PickleParser {
 
   absl::Status Memoize(uint32_t key) {
     if (Available() == 0) return Corrupt("memoizes nothing");
-    memo_[key] = stack_.back();
+    // Picklers number their memos one by one; PyTorch allocates up to the number that it reads.
+    if (key > memo_.size()) return Corrupt(absl::StrCat("memoizes under the far number ", key));
+    if (key == memo_.size()) {
+      memo_.push_back(stack_.back());
+    } else {
+      memo_[key] = stack_.back();
+    }
     return absl::OkStatus();
   }
   absl::Status Recall(uint32_t key) {
-    const auto found = memo_.find(key);
-    if (found == memo_.end()) return Corrupt("recalls what it never memoized");
-    stack_.push_back(found->second);
+    if (key >= memo_.size()) return Corrupt("recalls what it never memoized");
+    stack_.push_back(memo_[key]);
     return absl::OkStatus();
   }
 
@@ -237,7 +251,10 @@ class PickleParser {
         if (Available() < 2) return Corrupt("builds nothing");
         const Index state = stack_.back();
         stack_.pop_back();
-        out_.values_[stack_.back()].items.push_back(state);
+        // Anything else would change values that others were made of.
+        PickleValues::Value& object = out_.values_[stack_.back()];
+        if (object.kind != Kind::kReduced) return Corrupt("gives state to what is no object");
+        object.items.push_back(state);
         return absl::OkStatus();
       }
       case 'Q': {  // BINPERSID
@@ -277,7 +294,7 @@ class PickleParser {
   PickleValues out_;
   std::vector<Index> stack_;
   std::vector<size_t> marks_;
-  std::unordered_map<uint32_t, Index> memo_;
+  std::vector<Index> memo_;
 };
 
 absl::StatusOr<PickleValues> PickleValues::Parse(absl::string_view pickle, absl::string_view name) {

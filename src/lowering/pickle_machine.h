@@ -10,7 +10,7 @@
 namespace lowerd::lowering {
 
 // The values of a pickle, without running anything: a GLOBAL is just a name, a REDUCE just a
-// callable's name and its arguments. Memory is bounded by the pickle's size.
+// callable's name and its arguments. Memory is bounded by the pickle's size, and absolutely.
 class PickleValues {
  public:
   using Index = uint32_t;
@@ -26,7 +26,7 @@ class PickleValues {
     kDict,
     // module.name
     kGlobal,
-    // items: callable, arguments
+    // items: callable, arguments, and the state that BUILD gave
     kReduced,
     // items: the id
     kPersistent,

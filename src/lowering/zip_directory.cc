@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -26,6 +27,9 @@ constexpr size_t kLocator64Size = 20;
 constexpr size_t kMaxComment = 65535;
 constexpr uint16_t kExtra64 = 1;
 constexpr uint16_t kEncrypted = 1;
+// Sizes and checksum stand behind the data, not in the local header.
+constexpr uint16_t kDataDescriptor = 8;
+constexpr uint64_t kMaxSize = std::numeric_limits<int64_t>::max();
 
 absl::Status Corrupt(absl::string_view what) {
   return MakeError(Reason::kModelCorrupt,
@@ -116,6 +120,18 @@ bool Apply64(absl::string_view extra, uint64_t& size, uint64_t& compressed, uint
   return false;
 }
 
+// Whether a local header says what the directory says, in the fields that it fills in.
+bool Agrees(absl::string_view local, uint16_t method, uint32_t crc, uint64_t compressed,
+            uint64_t size) {
+  if (Load<uint16_t>(local, 8) != method) return false;
+  if ((Load<uint16_t>(local, 6) & kDataDescriptor) != 0) return true;
+  const uint32_t local_compressed = Load<uint32_t>(local, 18);
+  const uint32_t local_size = Load<uint32_t>(local, 22);
+  return Load<uint32_t>(local, 14) == crc &&
+         (local_compressed == 0xffffffff || local_compressed == compressed) &&
+         (local_size == 0xffffffff || local_size == size);
+}
+
 }  // namespace
 
 bool HasZipEnd(absl::string_view file) { return FindEnd(file).has_value(); }
@@ -157,6 +173,9 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(absl::string_view file, i
     if (method != 0 && method != 8) {
       return Corrupt(absl::StrCat(shown, " is compressed by unknown method ", method));
     }
+    if (size > kMaxSize) {
+      return Corrupt(absl::StrCat(shown, " claims an impossible size of ", size, " bytes"));
+    }
     if (method == 0 && size != compressed) {
       return Corrupt(absl::StrCat(shown, " is stored with two different sizes"));
     }
@@ -167,7 +186,8 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(absl::string_view file, i
     }
     const uint64_t header = kLocalSize + Load<uint16_t>(*local, 26) + Load<uint16_t>(*local, 28);
     const auto local_name = Slice(file, offset + kLocalSize, Load<uint16_t>(*local, 26));
-    if (!local_name.has_value() || *local_name != name || Load<uint16_t>(*local, 8) != method) {
+    if (!local_name.has_value() || *local_name != name ||
+        !Agrees(*local, method, crc, compressed, size)) {
       return Corrupt(absl::StrCat(shown, " and its directory entry disagree"));
     }
     if (offset + header > directory.offset || compressed > directory.offset - offset - header) {
