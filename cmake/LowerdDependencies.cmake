@@ -1,5 +1,6 @@
 # All packages come from Debian (deploy/install-deps.sh); nothing is downloaded or vendored.
 find_package(Threads REQUIRED)
+find_package(PostgreSQL REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Protobuf REQUIRED)
@@ -20,7 +21,7 @@ find_library(SOCI_POSTGRESQL_LIBRARY soci_postgresql REQUIRED)
 add_library(soci INTERFACE)
 add_library(soci::soci ALIAS soci)
 target_include_directories(soci SYSTEM INTERFACE ${SOCI_INCLUDE_DIR})
-target_link_libraries(soci INTERFACE ${SOCI_SQLITE3_LIBRARY} ${SOCI_POSTGRESQL_LIBRARY} ${SOCI_CORE_LIBRARY})
+target_link_libraries(soci INTERFACE PostgreSQL::PostgreSQL ${SOCI_SQLITE3_LIBRARY} ${SOCI_POSTGRESQL_LIBRARY} ${SOCI_CORE_LIBRARY})
 
 if(LOWERD_BUILD_WORKER)
   find_package(Torch CONFIG REQUIRED)

@@ -11,9 +11,9 @@ set -euo pipefail
 
 build=(
   build-essential ccache clang cmake git ninja-build pkg-config
-  libabsl-dev libbenchmark-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
+  libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libflatbuffers-dev libgmock-dev libgrpc++-dev libgtest-dev
   libprotobuf-dev libseccomp-dev libsoci-dev libspdlog-dev libssl-dev libsystemd-dev libtorch-dev
-  libzstd-dev libpq-dev libsqlite3-dev prometheus-cpp-dev
+  libzstd-dev libpq-dev libsqlite3-dev prometheus-cpp-dev zlib1g-dev
   protobuf-compiler protobuf-compiler-grpc
 )
 test=(

@@ -1,0 +1,220 @@
+#include "src/state/database.h"
+
+#include <deque>
+#include <fcntl.h>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include <soci/postgresql/soci-postgresql.h>
+#include <soci/soci.h>
+#include <soci/sqlite3/soci-sqlite3.h>
+#include <sys/file.h>
+
+#include "src/base/error.h"
+#include "src/base/fd.h"
+#include "src/state/schema.h"
+
+namespace lowerd::state {
+namespace {
+
+constexpr absl::string_view kSqlitePrefix = "sqlite:";
+// Bodies in one commit. A commit costs a flush of the disk, whatever it holds.
+constexpr size_t kMaxGroup = 512;
+constexpr size_t kReaders = 4;
+
+absl::Status FromSociError(const soci::soci_error& error) {
+  const bool lost = error.get_error_category() == soci::soci_error::connection_error;
+  return MakeError(lost ? Reason::kServerUnavailable : Reason::kInternalError,
+                   absl::StrCat("state store: ", error.get_error_message()));
+}
+
+absl::Status Run(soci::session& session, const std::function<absl::Status(soci::session&)>& body) {
+  try {
+    return body(session);
+  } catch (const soci::soci_error& error) {
+    return FromSociError(error);
+  }
+}
+
+class DatabaseImpl final : public Database {
+ public:
+  DatabaseImpl(Engine engine, std::string parameters, Fd lock)
+      : engine_(engine), parameters_(std::move(parameters)), lock_(std::move(lock)) {}
+
+  ~DatabaseImpl() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Init() {
+    try {
+      Connect(writer_);
+      LOWERD_RETURN_IF_ERROR(Migrate(writer_));
+      for (size_t i = 0; i < kReaders; ++i) {
+        auto reader = std::make_unique<soci::session>();
+        Connect(*reader);
+        absl::MutexLock lock(&readers_mutex_);
+        readers_.push_back(std::move(reader));
+      }
+    } catch (const soci::soci_error& error) {
+      return FromSociError(error);
+    }
+    thread_ = std::thread([this] { WriteLoop(); });
+    return absl::OkStatus();
+  }
+
+  Engine engine() const override { return engine_; }
+
+  absl::Status Write(const std::function<absl::Status(soci::session&)>& body) override {
+    Pending pending{&body, absl::OkStatus(), {}};
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return MakeError(Reason::kServerUnavailable, "the state store is closed");
+      queue_.push_back(&pending);
+    }
+    pending.done.WaitForNotification();
+    return pending.status;
+  }
+
+  absl::Status Read(const std::function<absl::Status(soci::session&)>& body) override {
+    std::unique_ptr<soci::session> session;
+    {
+      absl::MutexLock lock(&readers_mutex_);
+      readers_mutex_.Await(absl::Condition(
+          +[](std::vector<std::unique_ptr<soci::session>>* readers) { return !readers->empty(); },
+          &readers_));
+      session = std::move(readers_.back());
+      readers_.pop_back();
+    }
+    absl::Status status = Run(*session, [&](soci::session& s) {
+      soci::transaction transaction(s);
+      return body(s);
+    });
+    if (absl::IsUnavailable(status)) Reconnect(*session);
+    absl::MutexLock lock(&readers_mutex_);
+    readers_.push_back(std::move(session));
+    return status;
+  }
+
+ private:
+  struct Pending {
+    const std::function<absl::Status(soci::session&)>* body;
+    absl::Status status;
+    absl::Notification done;
+  };
+
+  void Connect(soci::session& session) {
+    if (engine_ == Engine::kPostgresql) {
+      session.open(soci::postgresql, parameters_);
+      return;
+    }
+    session.open(soci::sqlite3, parameters_);
+    session << "PRAGMA journal_mode=WAL";
+    // Acknowledged means on the disk.
+    session << "PRAGMA synchronous=FULL";
+  }
+
+  void Reconnect(soci::session& session) {
+    try {
+      session.reconnect();
+    } catch (const soci::soci_error&) {
+      // The next use says so.
+    }
+  }
+
+  void WriteLoop() {
+    while (true) {
+      std::vector<Pending*> group;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(
+            +[](DatabaseImpl* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
+              return self->stopping_ || !self->queue_.empty();
+            },
+            this));
+        if (queue_.empty()) return;
+        while (!queue_.empty() && group.size() < kMaxGroup) {
+          group.push_back(queue_.front());
+          queue_.pop_front();
+        }
+      }
+      const absl::Status commit = CommitGroup(group);
+      for (Pending* pending : group) {
+        if (pending->status.ok()) pending->status = commit;
+        pending->done.Notify();
+      }
+    }
+  }
+
+  // One transaction for all; each body has a savepoint of its own.
+  absl::Status CommitGroup(const std::vector<Pending*>& group) {
+    const absl::Status status = Run(writer_, [&](soci::session& session) {
+      soci::transaction transaction(session);
+      for (Pending* pending : group) {
+        session << "SAVEPOINT body";
+        pending->status = Run(session, *pending->body);
+        if (!pending->status.ok()) session << "ROLLBACK TO SAVEPOINT body";
+        session << "RELEASE SAVEPOINT body";
+      }
+      transaction.commit();
+      return absl::OkStatus();
+    });
+    if (absl::IsUnavailable(status)) Reconnect(writer_);
+    return status;
+  }
+
+  const Engine engine_;
+  const std::string parameters_;
+  // Held while SQLite's file is open, so that no second process opens it.
+  const Fd lock_;
+  // Of the write loop only.
+  soci::session writer_;
+
+  absl::Mutex mutex_;
+  std::deque<Pending*> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  absl::Mutex readers_mutex_;
+  std::vector<std::unique_ptr<soci::session>> readers_ ABSL_GUARDED_BY(readers_mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& location) {
+  std::unique_ptr<DatabaseImpl> database;
+  absl::string_view path = location;
+  if (absl::ConsumePrefix(&path, kSqlitePrefix)) {
+    const std::string file(path);
+    LOWERD_ASSIGN_OR_RETURN(Fd lock, OpenFile(file + ".lock", O_CREAT | O_RDWR));
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      return MakeError(
+          Reason::kOperationState,
+          absl::StrCat("another lowerd uses ", file,
+                       "; give each server a data directory of its own, or let several "
+                       "share a PostgreSQL (--state)"));
+    }
+    database = std::make_unique<DatabaseImpl>(
+        Engine::kSqlite, absl::StrCat("dbname=\"", file, "\" timeout=30"), std::move(lock));
+  } else if (absl::StartsWith(location, "postgresql://") ||
+             absl::StartsWith(location, "postgres://")) {
+    database = std::make_unique<DatabaseImpl>(Engine::kPostgresql, location, Fd());
+  } else {
+    return FieldError(
+        "state", absl::StrCat("\"", location, "\" is neither sqlite:FILE nor postgresql://..."));
+  }
+  LOWERD_RETURN_IF_ERROR(database->Init());
+  return database;
+}
+
+}  // namespace lowerd::state
