@@ -12,6 +12,7 @@ namespace {
 bool IsAllocationFailure(absl::string_view message) {
   return absl::StrContains(message, "DefaultCPUAllocator") ||
          absl::StrContains(message, "not enough memory") ||
+         absl::StrContains(message, "std::bad_alloc") ||
          absl::StrContains(message, "Cannot allocate memory");
 }
 
