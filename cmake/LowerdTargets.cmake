@@ -17,6 +17,16 @@ if(LOWERD_SANITIZE)
   add_compile_options(-fsanitize=${LOWERD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LOWERD_SANITIZE})
 endif()
+if(LOWERD_SANITIZE MATCHES thread)
+  target_sources(
+    lowerd_build_options
+    INTERFACE
+      $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:${PROJECT_SOURCE_DIR}/cmake/tsan_absl_mutex.cc>)
+endif()
+if(LOWERD_BUILD_FUZZERS)
+  # So that the fuzzers see the branches of the libraries.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 
 # lowerd_library(NAME SOURCES a.cc ... [PUBLIC lib ...] [PRIVATE lib ...]) makes static library
 # lowerd_NAME with alias lowerd::NAME.
