@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "google/bytestream/bytestream.grpc.pb.h"
+#include <grpcpp/channel.h>
+
+#include "build/bazel/remote/execution/v2/remote_execution.grpc.pb.h"
+#include "client/calls.h"
+#include "client/local_file.h"
+#include "src/base/digest.h"
+
+namespace lowerd::client {
+
+struct DownloadItem {
+  Digest digest;
+  // The folder must exist.
+  std::string path;
+};
+
+// Moves blobs to and from a server, several at once, over ByteStream and batches. A broken stream
+// goes on where it broke. Thread-safe; every call blocks.
+class BlobTransfer {
+ public:
+  // `calls` must outlive this object.
+  BlobTransfer(const std::shared_ptr<grpc::Channel>& channel, Calls& calls);
+
+  // Uploads what the server lacks. `progress` counts the bytes of all files; bytes that the server
+  // has already count as done. It is called by one thread at a time.
+  absl::Status Upload(absl::Span<const LocalFile* const> files, const ByteProgress& progress = {});
+
+  // Downloads all blobs and verifies their digests, then lets all files appear, in order. If any
+  // fails, no file appears. Bytes that do not have their digest are fetched once more, then
+  // INTERNAL_ERROR.
+  absl::Status Download(absl::Span<const DownloadItem> items, const ByteProgress& progress = {});
+
+ private:
+  class Meter;
+
+  absl::Status FindMissing(absl::Span<const LocalFile* const> files,
+                           std::vector<const LocalFile*>& missing);
+  absl::Status UploadBatches(absl::Span<const LocalFile* const> files, Meter& meter);
+  absl::Status UploadBatch(absl::Span<const LocalFile* const> files, Meter& meter);
+  absl::StatusOr<int64_t> MaxBatchBytes();
+  absl::Status UploadStream(const LocalFile& file, Meter& meter);
+  // One try from `offset`. Also OK if the server has the whole blob already.
+  absl::Status WriteFrom(const LocalFile& file, const std::string& name, int64_t offset,
+                         Meter& meter);
+  absl::StatusOr<int64_t> CommittedSize(const std::string& name);
+  absl::Status DownloadStream(const Digest& digest, const AtomicFile& file, Meter& meter);
+  absl::Duration TransferTimeout(int64_t size) const;
+  int ParallelTransfers() const;
+
+  Calls& calls_;
+  const std::unique_ptr<google::bytestream::ByteStream::Stub> byte_stream_;
+  const std::unique_ptr<build::bazel::remote::execution::v2::ContentAddressableStorage::Stub> cas_;
+  const std::unique_ptr<build::bazel::remote::execution::v2::Capabilities::Stub> capabilities_;
+};
+
+}  // namespace lowerd::client
