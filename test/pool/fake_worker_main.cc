@@ -35,6 +35,14 @@
 #include "src/pool/channel.h"
 #include "src/pool/zygote.h"
 
+// In a sanitizer build: signals must end the process, as they end the real worker.
+extern "C" const char* __asan_default_options() {
+  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0:detect_leaks=0";
+}
+extern "C" const char* __tsan_default_options() {
+  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0";
+}
+
 namespace lowerd::pool {
 namespace {
 
@@ -104,12 +112,17 @@ std::string WriteToInputs(const Context& context) {
 
 std::string EatMemory(const Context&) {
   constexpr size_t kChunk = size_t{16} << 20;
+  void* last = nullptr;
   while (true) {
     void* chunk =
         ::mmap(nullptr, kChunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (chunk == MAP_FAILED) throw std::bad_alloc();
+    if (chunk == MAP_FAILED) break;
     std::memset(chunk, 1, kChunk);
+    last = chunk;
   }
+  // A little is left to report with, as after a failed allocation of a large tensor.
+  ::munmap(last, kChunk);
+  throw std::bad_alloc();
 }
 
 std::string OpenDescriptors(const Context&) {
