@@ -100,15 +100,17 @@ absl::StatusOr<ArtifactContents> ReadArchive(v1::Format format, absl::string_vie
     const bool code = absl::ConsumePrefix(&name, "code/") && absl::ConsumeSuffix(&name, ".py");
     const bool bytecode = record.name == "bytecode.pkl";
     if (!code && !bytecode && record.name != "data.pkl") continue;
-    LOWERD_ASSIGN_OR_RETURN(const std::string content, archive->Read(record));
+    const auto content = archive->Read(record);
+    if (!content.ok()) return Failed(format, content.status().message());
     if (code) {
       LOWERD_RETURN_IF_ERROR(
-          ReadClasses(absl::StrReplaceAll(name, {{"/", "."}}), content, format, out.types));
+          ReadClasses(absl::StrReplaceAll(name, {{"/", "."}}), *content, format, out.types));
       continue;
     }
-    LOWERD_ASSIGN_OR_RETURN(const PickleValues values, PickleValues::Parse(content, record.name));
-    AddGlobals(values, referenced);
-    if (bytecode) ReadBytecode(values, out);
+    const auto values = PickleValues::Parse(*content, record.name);
+    if (!values.ok()) return Failed(format, values.status().message());
+    AddGlobals(*values, referenced);
+    if (bytecode) ReadBytecode(*values, out);
   }
   if (format == v1::LITE_BYTECODE && archive->Find("bytecode.pkl") == nullptr) {
     return Failed(format, "it has no bytecode");
