@@ -1,0 +1,13 @@
+#pragma once
+
+#include "google/longrunning/operations.pb.h"
+
+#include "src/jobs/operation.h"
+
+namespace lowerd::server {
+
+// An operation as the API shows it: metadata is lowerd.v1.LowerModelMetadata, the result a
+// lowerd.v1.LowerModelResponse or a google.rpc.Status.
+google::longrunning::Operation OperationToProto(const jobs::Operation& operation);
+
+}  // namespace lowerd::server
