@@ -170,6 +170,29 @@ absl::Status CheckReferences(const ArtifactContents& artifact) {
   return absl::OkStatus();
 }
 
+// The archives of one lowering hold the same classes; a flatbuffer holds those that its data uses.
+absl::Status CheckFormatsAgree(const std::vector<ArtifactContents>& artifacts) {
+  const auto archive = std::find_if(artifacts.begin(), artifacts.end(), [](const auto& artifact) {
+    return artifact.format != v1::FLATBUFFER;
+  });
+  if (archive == artifacts.end()) return absl::OkStatus();
+  for (const ArtifactContents& artifact : artifacts) {
+    for (const auto& [name, kind] : artifact.types) {
+      if (archive->types.count(name) == 0 && kind != v1::Type::CUSTOM_CLASS) {
+        return Failed(artifact.format,
+                      absl::StrCat("it defines ", name, ", which the ",
+                                   v1::Format_Name(archive->format), " artifact does not"));
+      }
+    }
+    if (artifact.format != v1::FLATBUFFER && artifact.types.size() != archive->types.size()) {
+      return Failed(artifact.format, absl::StrCat("it defines ", artifact.types.size(),
+                                                  " types, the ", v1::Format_Name(archive->format),
+                                                  " artifact ", archive->types.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 void AddVerification(v1::Manifest& manifest, const std::string& check, const std::string& result) {
   v1::Verification* verification = manifest.add_verifications();
   verification->set_check(check);
@@ -237,6 +260,7 @@ absl::Status VerifyArtifacts(const std::vector<ArtifactContents>& artifacts,
     producer.set_bytecode_version(std::max(producer.bytecode_version(), artifact.bytecode_version));
     producer.set_minimum_runtime_bytecode_version(producer.bytecode_version());
   }
+  LOWERD_RETURN_IF_ERROR(CheckFormatsAgree(artifacts));
   for (auto& [name, type] : types) *manifest.add_types() = std::move(type);
   if (!artifacts.empty()) {
     for (const std::string& file : artifacts.front().extra_files) manifest.add_extra_files(file);
@@ -250,6 +274,10 @@ absl::Status VerifyArtifacts(const std::vector<ArtifactContents>& artifacts,
                                  " functions, none twice"));
   }
   AddVerification(manifest, "references", "every type that data refers to is defined");
+  if (artifacts.size() > 1) {
+    AddVerification(manifest, "formats-agree",
+                    absl::StrCat(artifacts.size(), " artifacts define the same types"));
+  }
   return absl::OkStatus();
 }
 

@@ -129,7 +129,7 @@ TEST(ArchiveVerifyTest, AcceptsWhatIsRightAndFillsTheManifest) {
   EXPECT_EQ(manifest.producer().file_format_version(), 3);
   std::vector<std::string> checks;
   for (const v1::Verification& check : manifest.verifications()) checks.push_back(check.check());
-  EXPECT_THAT(checks, ElementsAre("names", "setstate", "references"));
+  EXPECT_THAT(checks, ElementsAre("names", "setstate", "references", "formats-agree"));
 }
 
 TEST(ArchiveVerifyTest, TypesThatWereLoweredBeforeAreExpectedToo) {
@@ -175,11 +175,28 @@ TEST(ArchiveVerifyTest, WhatDataRefersToMustBeDefined) {
 
 TEST(ArchiveVerifyTest, MangleNumbersMustBeOnesThatPyTorchParses) {
   std::vector<ArtifactContents> artifacts = ReadAll("lowered");
-  artifacts[0].types.emplace("__torch__.___torch_mangle_2147483646.Ok", v1::Type::MODULE);
+  for (ArtifactContents& artifact : artifacts) {
+    artifact.types.emplace("__torch__.___torch_mangle_2147483646.Ok", v1::Type::MODULE);
+  }
   v1::Manifest manifest = ManifestOf({kModule});
   EXPECT_EQ(VerifyArtifacts(artifacts, {}, manifest), absl::OkStatus());
   artifacts[0].types.emplace("__torch__.___torch_mangle_2147483648.Bad", v1::Type::MODULE);
   ExpectFails(artifacts, ManifestOf({kModule}), "cannot parse the mangle of");
+}
+
+TEST(ArchiveVerifyTest, FormatsMustDefineTheSameTypes) {
+  for (const size_t i : {0, 1, 2}) {
+    std::vector<ArtifactContents> artifacts = ReadAll("lowered");
+    artifacts[i].types.emplace("__torch__.Odd", v1::Type::MODULE);
+    ExpectFails(artifacts, ManifestOf({kModule}),
+                i == 2 ? "it defines __torch__.Odd" : "it defines");
+  }
+  // Only the flatbuffer may leave out a class that no data uses.
+  std::vector<ArtifactContents> artifacts = ReadAll("lowered");
+  artifacts[0].types.emplace("__torch__.Unused", v1::Type::CLASS);
+  artifacts[1].types.emplace("__torch__.Unused", v1::Type::CLASS);
+  v1::Manifest manifest = ManifestOf({kModule});
+  EXPECT_EQ(VerifyArtifacts(artifacts, {}, manifest), absl::OkStatus());
 }
 
 TEST(ArchiveVerifyTest, ExtraFilesMustBeTheSameInAllFormats) {
