@@ -116,10 +116,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_option("--tls-client-ca", config.tls_client_ca,
                  "Require client certificates signed by this CA (PEM), reloaded on change")
       ->group("Network");
-  app.add_option("--authorization-policy", config.authorization_policy,
-                 "gRPC authorization policy (JSON), reloaded on change")
-      ->group("Network");
-
   app.add_option("--data-dir", config.data_dir, "State and blobs; created if it is not there")
       ->group("Storage");
   app.add_option("--state", config.state,
@@ -231,8 +227,7 @@ absl::Status Complete(Config& config) {
   }
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-cert", config.tls_cert));
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-key", config.tls_key));
-  LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", config.tls_client_ca));
-  return CheckReadable("--authorization-policy", config.authorization_policy);
+  return CheckReadable("--tls-client-ca", config.tls_client_ca);
 }
 
 }  // namespace lowerd::server

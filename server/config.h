@@ -43,7 +43,6 @@ struct Config {
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
-  std::string authorization_policy;
 
   std::string log_level = "info";
   bool log_json = false;

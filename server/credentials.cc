@@ -5,8 +5,6 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-#include "absl/strings/str_cat.h"
-#include "src/base/error.h"
 
 namespace lowerd::server {
 namespace {
@@ -26,19 +24,6 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const Config& con
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return grpc::experimental::TlsServerCredentials(options);
-}
-
-absl::StatusOr<std::shared_ptr<grpc::experimental::AuthorizationPolicyProviderInterface>>
-MakeAuthorizationPolicy(const Config& config) {
-  if (config.authorization_policy.empty()) return nullptr;
-  grpc::Status status;
-  auto provider = grpc::experimental::FileWatcherAuthorizationPolicyProvider::Create(
-      config.authorization_policy, kRefreshSeconds, &status);
-  if (provider == nullptr) {
-    return FieldError("--authorization-policy", absl::StrCat(config.authorization_policy, ": ",
-                                                             status.error_message()));
-  }
-  return provider;
 }
 
 }  // namespace lowerd::server

@@ -156,8 +156,6 @@ class ServerImpl final : public Server {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort(config.listen, MakeServerCredentials(config), &port);
-    LOWERD_ASSIGN_OR_RETURN(auto policy, MakeAuthorizationPolicy(config));
-    if (policy != nullptr) builder.experimental().SetAuthorizationPolicyProvider(std::move(policy));
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -141,7 +141,6 @@ class FaultsTest(unittest.TestCase):
             (["--backend-lib", "/nonexistent/lib.so"], "/nonexistent/lib.so"),
             (["--worker-program", "/nonexistent/worker"], "/nonexistent/worker"),
             (["--tls-cert", t.MODEL], "key"),
-            (["--authorization-policy", "/nonexistent"], "/nonexistent"),
             (["--job-timeout", "2h", "--max-job-timeout", "1h"], "job-timeout"),
         )
         for flags, expected in cases:
@@ -199,18 +198,6 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(good.code, 0, good.err)
             self.assertEqual(server.lowerctl(*(ca + ["health"])).code, 4)
             self.assertEqual(server.lowerctl("health").code, 4)
-
-    def test_authorization_policy_is_obeyed(self):
-        policy = {"name": "test", "allow_rules": [{
-            "name": "look only",
-            "request": {"paths": ["/lowerd.v1.LoweringService/ListBackends"]}}]}
-        with open(self.file("policy.json"), "w") as file:
-            json.dump(policy, file)
-        with t.Server("--authorization-policy", self.file("policy.json")) as server:
-            self.assertEqual(server.lowerctl("backends").code, 0)
-            denied = server.lowerctl("ops", "list")
-            self.assertEqual((denied.code,) + denied.error()[:2],
-                             (4, "PERMISSION_DENIED", "NOT_ALLOWED"))
 
 
 if __name__ == "__main__":
