@@ -235,10 +235,16 @@ absl::StatusOr<ModelArchive> ModelArchive::Open(absl::string_view bytes, const L
   });
   const Record* data = out.Find("data.pkl");
   const Record* constants = out.Find("constants.pkl");
+  for (const Record* record : {data, constants}) {
+    if (record != nullptr && record->size > limits.max_pickle_bytes) {
+      return Corrupt(absl::StrCat(Shown(record->name), " has ", record->size, " bytes; at most ",
+                                  limits.max_pickle_bytes, " are accepted"));
+    }
+  }
   if (!has_code && data != nullptr && constants == nullptr) {
     LOWERD_ASSIGN_OR_RETURN(const std::string pickle, out.Read(*data));
-    const bool module =
-        absl::StrContains(pickle, "ctorch.nn.modules") || absl::StrContains(pickle, "_modules");
+    // The attribute that every module has, with the size before it.
+    const bool module = absl::StrContains(pickle, absl::string_view("X\x08\0\0\0_modules", 13));
     return NotTorchScriptError(module ? "a pickled Python module (torch.save(model))"
                                       : "a checkpoint (torch.save, a state_dict?)");
   }

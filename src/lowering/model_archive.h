@@ -31,6 +31,8 @@ class ModelArchive {
     // Sum of uncompressed sizes of compressed records, and their largest ratio.
     int64_t max_inflated_bytes = int64_t{256} << 20;
     int max_ratio = 200;
+    // Of data.pkl and of constants.pkl, which hold no tensor data.
+    int64_t max_pickle_bytes = int64_t{256} << 20;
     // Newest archive format version that the loader knows.
     int64_t max_format_version = 10;
   };

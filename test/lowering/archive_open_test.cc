@@ -105,6 +105,7 @@ TEST(ArchiveOpenTest, SaysWhatAFileIsInstead) {
       {"", "is empty"},
       {TestData("state_dict.bin"), "a checkpoint (torch.save"},
       {TestData("state_dict_old.bin"), "torch.save in its format before PyTorch 1.6"},
+      {WriteZip({{"archive/data.pkl", "}X_modules_of.weight."}}), "a checkpoint"},
       {TestData("module.bin"), "a pickled Python module (torch.save(model))"},
       {TestData("model.ff"), "a lite-interpreter flatbuffer"},
       {tar, "a tar file"},
@@ -214,6 +215,8 @@ TEST(ArchiveOpenTest, ImpossibleSizesAreRefused) {
 TEST(ArchiveOpenTest, RecordsAreBounded) {
   ExpectRefused(WriteZip(MinimalModel()), "MODEL_CORRUPT", "it has 4 records; at most 3",
                 {.max_records = 3});
+  ExpectRefused(WriteZip(MinimalModel()), "MODEL_CORRUPT", "\"data.pkl\" has 20 bytes; at most 10",
+                {.max_pickle_bytes = 10});
 }
 
 }  // namespace
