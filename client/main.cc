@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -98,6 +99,16 @@ int Report(const absl::Status& status) {
   return ExitCode(status);
 }
 
+// What is wrong with the command line. CLI11 asks for a command before it tells of a word that is
+// none.
+std::string UsageFault(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (app.get_subcommands().empty() && !unknown.empty()) {
+    return absl::StrCat("there is no command or flag \"", unknown.front(), "\"");
+  }
+  return error.what();
+}
+
 int Main(int argc, char** argv) {
   // A reader that goes away is an error of writing, not a death without a word.
   std::signal(SIGPIPE, SIG_IGN);
@@ -123,7 +134,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::Error& error) {
-    return Report(UsageError(absl::StrCat(error.what(), "; see lowerctl --help")));
+    return Report(UsageError(absl::StrCat(UsageFault(app, error), "; see lowerctl --help")));
   }
   return Report(Run(*commands.Parsed(), flags));
 }
