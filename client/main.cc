@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <unistd.h>
@@ -112,6 +113,8 @@ std::string UsageFault(const CLI::App& app, const CLI::Error& error) {
 int Main(int argc, char** argv) {
   // A reader that goes away is an error of writing, not a death without a word.
   std::signal(SIGPIPE, SIG_IGN);
+  // gRPC would log failed handshakes beside the one line that tells of them; a set variable wins.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   GlobalFlags flags;
   CommandSet commands;
   CLI::App app("Lowers PyTorch models for devices through a lowerd server.", "lowerctl");

@@ -1,5 +1,6 @@
 // The real lowerctl as a child process and the client library against a server that misbehaves.
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <fcntl.h>
@@ -71,7 +72,10 @@ class ClientTest : public ::testing::Test {
 
   // Starts lowerctl against the fake server, output into files.
   pid_t Start(std::vector<std::string> arguments, rlim_t file_limit = RLIM_INFINITY) {
-    arguments.insert(arguments.begin(), {LOWERCTL, "--server", fake_.address(), "--retries", "0"});
+    if (std::find(arguments.begin(), arguments.end(), "--server") == arguments.end()) {
+      arguments.insert(arguments.begin(), {"--server", fake_.address()});
+    }
+    arguments.insert(arguments.begin(), {LOWERCTL, "--retries", "0"});
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -300,6 +304,14 @@ TEST_F(ClientTest, NothingAServerSaysCanSteerTheTerminal) {
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
   EXPECT_THAT(result.out, HasSubstr("reference [31m second line"));
+}
+
+TEST_F(ClientTest, FailedHandshakeIsOneLineToo) {
+  // This address is the fake server's as well, but not loopback by name: so lowerctl speaks TLS.
+  const std::string port = fake_.address().substr(fake_.address().rfind(':'));
+  const Result result = Run({"--server", "0.0.0.0" + port, "backends"});
+  EXPECT_EQ(result.code, 4);
+  EXPECT_THAT(result.err, MatchesRegex("lowerctl: UNAVAILABLE \\[SERVER_UNAVAILABLE\\]: [^\n]+\n"));
 }
 
 TEST_F(ClientTest, BadUsageIsOneLineAndExitCode2) {
