@@ -2,23 +2,22 @@
 # Installs what lowerd needs, from Debian's own packages only. Debian 12 and 13; as root or through
 # sudo; safe to run again.
 #
-#   install-deps.sh [build] [test] [runtime]     default: build test
+#   install-deps.sh [build] [test]     default: both
 #
 #   build    compiler, CMake and libraries to build everything
 #   test     what the tests need besides: Python's torch as judge, PostgreSQL
-#   runtime  only what installed programs need to run
 set -euo pipefail
 
 build=(
   build-essential ccache clang cmake git ninja-build pkg-config
-  libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libflatbuffers-dev libgmock-dev libgrpc++-dev libgtest-dev
-  libprotobuf-dev libseccomp-dev libsoci-dev libspdlog-dev libssl-dev libsystemd-dev libtorch-dev
-  libzstd-dev libpq-dev libsqlite3-dev prometheus-cpp-dev zlib1g-dev
-  protobuf-compiler protobuf-compiler-grpc
+  libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libflatbuffers-dev libgmock-dev
+  libgrpc++-dev libgtest-dev libpq-dev libprotobuf-dev libseccomp-dev libsoci-dev libspdlog-dev
+  libsqlite3-dev libssl-dev libsystemd-dev libtorch-dev libzstd-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 test=(
-  python3 python3-grpcio python3-grpc-tools python3-numpy python3-torch python3-torchaudio
-  python3-torchvision
+  binutils openssl postgresql python3 python3-grpc-tools python3-grpcio python3-numpy
+  python3-torch python3-torchaudio python3-torchvision
 )
 
 if [ $# -eq 0 ]; then set -- build test; fi

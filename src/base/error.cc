@@ -85,10 +85,40 @@ bool GetDetail(const absl::Status& status, Message& detail) {
   return payload.has_value() && detail.ParseFromString(std::string(*payload));
 }
 
+// Bytes of the well-formed UTF-8 character at the front; 0 if there is none.
+size_t CharacterLength(absl::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const size_t length = lead < 0x80                   ? 1
+                        : lead >= 0xc2 && lead < 0xe0 ? 2
+                        : lead >= 0xe0 && lead < 0xf0 ? 3
+                        : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                      : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates and what lies beyond Unicode.
+  if (length == 3 && ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0)))
+    return 0;
+  if (length == 4 && ((lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90)))
+    return 0;
+  return length;
+}
+
+// Messages go into protobuf strings and terminals, and may quote what a hostile file holds.
 std::string OneLine(absl::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    if (length == 0) {
+      out += "\xef\xbf\xbd";
+    } else if (length == 1 && (static_cast<unsigned char>(text[0]) < 0x20 || text[0] == 0x7f)) {
+      out.push_back(' ');
+    } else {
+      out.append(text.data(), length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
   }
   return out;
 }
@@ -134,7 +164,8 @@ absl::Status MakeError(Reason reason, absl::string_view message,
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(ReasonName(reason)));
   info.set_domain("lowerd");
-  for (const auto& [key, value] : metadata) (*info.mutable_metadata())[key] = value;
+  for (const auto& [key, value] : metadata)
+    (*info.mutable_metadata())[OneLine(key)] = OneLine(value);
   SetDetail(status, info);
   return status;
 }
@@ -175,8 +206,8 @@ absl::Status FieldError(absl::string_view field, absl::string_view description) 
   absl::Status status = MakeError(Reason::kInvalidRequest, absl::StrCat(field, ": ", description));
   google::rpc::BadRequest bad;
   auto* violation = bad.add_field_violations();
-  violation->set_field(std::string(field));
-  violation->set_description(std::string(description));
+  violation->set_field(OneLine(field));
+  violation->set_description(OneLine(description));
   SetDetail(status, bad);
   return status;
 }
@@ -186,7 +217,7 @@ absl::Status NotFoundError(absl::string_view resource_type, absl::string_view na
                                   absl::StrCat("there is no ", resource_type, " \"", name, "\""));
   google::rpc::ResourceInfo info;
   info.set_resource_type(std::string(resource_type));
-  info.set_resource_name(std::string(name));
+  info.set_resource_name(OneLine(name));
   SetDetail(status, info);
   return status;
 }

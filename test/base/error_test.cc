@@ -77,6 +77,21 @@ TEST(ErrorTest, HostileBytesAreAnErrorNotACrash) {
   EXPECT_EQ(ParseStatus(odd.SerializeAsString()).code(), absl::StatusCode::kUnknown);
 }
 
+TEST(ErrorTest, MessagesThatQuoteHostileBytesStillTravel) {
+  for (const std::string& text :
+       {std::string("\xff\xfe"), std::string("cut \xc3"), std::string("\xed\xa0\x80"),
+        std::string("\xc0\xaf"), std::string("\xf4\x90\x80\x80"), std::string("a\0b", 3)}) {
+    const absl::Status before = MakeError(Reason::kModelCorrupt, text, {{text, text}});
+    EXPECT_EQ(ParseStatus(SerializeStatus(before)), before);
+    google::rpc::ErrorInfo info;
+    const auto payload = before.GetPayload("type.googleapis.com/google.rpc.ErrorInfo");
+    ASSERT_TRUE(payload.has_value());
+    EXPECT_TRUE(info.ParseFromString(std::string(*payload)));
+  }
+  EXPECT_EQ(MakeError(Reason::kModelCorrupt, "\u00dcnit \U0001f600").message(),
+            "\u00dcnit \U0001f600");
+}
+
 TEST(ErrorTest, FullDiskIsStoreFull) {
   EXPECT_TRUE(HasReason(ErrnoError(ENOSPC, "x"), Reason::kStoreFull));
   EXPECT_TRUE(HasReason(ErrnoError(EIO, "x"), Reason::kInternalError));
