@@ -195,6 +195,12 @@ void AddRules(Rules& rules) {
     rules.Add(SCMP_ACT_ALLOW, SCMP_SYS(prctl),
               SCMP_CMP(0, SCMP_CMP_EQ, static_cast<uint64_t>(option)));
   }
+#ifdef __SANITIZE_ADDRESS__
+  // UndefinedBehaviorSanitizer, its companion in our builds, tries out memory by writing it to a
+  // pipe.
+  rules.Add(SCMP_ACT_ALLOW, SCMP_SYS(pipe));
+  rules.Add(SCMP_ACT_ALLOW, SCMP_SYS(pipe2));
+#endif
   // isatty() on standard output.
   rules.Add(SCMP_ACT_ERRNO(ENOTTY), SCMP_SYS(ioctl));
 }

@@ -38,8 +38,12 @@ class WorkerPoolImpl final : public WorkerPool {
   WorkerPoolImpl(Options options, std::unique_ptr<Fleet> fleet)
       : options_(std::move(options)),
         fleet_(std::move(fleet)),
-        admission_(options_.workers, options_.memory_budget_bytes > 0 ? options_.memory_budget_bytes
-                                                                      : DetectMemoryBudget()),
+        memory_budget_(options_.memory_budget_bytes > 0 ? options_.memory_budget_bytes
+                                                        : DetectMemoryBudget()),
+        memory_limit_(options_.memory_limit_bytes > 0
+                          ? std::min(options_.memory_limit_bytes, memory_budget_)
+                          : memory_budget_),
+        admission_(options_.workers, memory_budget_),
         crash_history_(options_.crash_quarantine) {}
 
   ~WorkerPoolImpl() override { Shutdown(); }
@@ -142,10 +146,8 @@ class WorkerPoolImpl final : public WorkerPool {
       added.set_role(file.role);
       added.set_key(file.key);
     }
-    if (options_.memory_limit_bytes > 0) {
-      // Address space counts the mapped inputs, which are not the job's memory.
-      out.set_memory_limit_bytes(options_.memory_limit_bytes + input_bytes);
-    }
+    // Address space counts the mapped inputs, which are not the job's memory.
+    out.set_memory_limit_bytes(memory_limit_ + input_bytes);
     out.set_file_limit_bytes(kArtifactPerInputByte * input_bytes + kArtifactAllowance);
     if (job.deadline != absl::InfiniteFuture()) {
       const absl::Duration left = job.deadline - absl::Now() + kCpuAllowance;
@@ -157,13 +159,11 @@ class WorkerPoolImpl final : public WorkerPool {
 
   // Tells the limit with an OUT_OF_MEMORY, which the child does not know.
   absl::Status WithLimit(absl::Status status) const {
-    if (!HasReason(status, Reason::kOutOfMemory) || options_.memory_limit_bytes == 0) {
-      return status;
-    }
+    if (!HasReason(status, Reason::kOutOfMemory)) return status;
     return MakeError(Reason::kOutOfMemory,
                      absl::StrCat(status.message(), "; the memory limit of one job is ",
-                                  options_.memory_limit_bytes >> 20, " MiB (--job-memory)"),
-                     {{"limit_bytes", absl::StrCat(options_.memory_limit_bytes)}});
+                                  memory_limit_ >> 20, " MiB (--job-memory)"),
+                     {{"limit_bytes", absl::StrCat(memory_limit_)}});
   }
 
   absl::Status Final(absl::Status status, int crashes) const {
@@ -178,6 +178,10 @@ class WorkerPoolImpl final : public WorkerPool {
 
   const Options options_;
   const std::unique_ptr<Fleet> fleet_;
+  const int64_t memory_budget_;
+  // Also without a limit of the operator's, an endless allocation must meet its own limit before
+  // it meets the machine's.
+  const int64_t memory_limit_;
   Admission admission_;
   CrashHistory crash_history_;
   std::atomic<bool> shut_down_ = false;
