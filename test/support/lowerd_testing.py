@@ -190,7 +190,5 @@ def protos():
                        sorted(files)) != 0:
             raise AssertionError("grpc_tools could not compile the protos")
         sys.path.insert(0, _generated.name)
-        # The public google packages may be installed too; ours must be found in this folder.
-        import google
-        google.__path__.insert(0, os.path.join(_generated.name, "google"))
+        importlib.invalidate_caches()
     return importlib.import_module
