@@ -1,0 +1,258 @@
+#include "src/blob/disk_blob_store.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <signal.h>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "src/base/error.h"
+#include "test/support/temp_dir.h"
+
+namespace lowerd::blob {
+namespace {
+
+class DiskBlobStoreTest : public testing::Test {
+ protected:
+  std::unique_ptr<DiskBlobStore> Open(int64_t limit = 0, bool fsync = false) {
+    DiskBlobStore::Options options;
+    options.directory = folder_.File("blobs");
+    options.limit_bytes = limit;
+    options.fsync = fsync;
+    auto store = DiskBlobStore::Create(options);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+
+  bool Has(BlobStore& store, const Digest& digest) { return store.FindMissing({digest})->empty(); }
+
+  test::TempDir folder_;
+};
+
+TEST_F(DiskBlobStoreTest, StoresReadsAndSurvivesARestart) {
+  const Digest digest = *PutBytes(*Open(0, /*fsync=*/true), "hello");
+  EXPECT_EQ(digest, Digest::Of("hello"));
+  auto store = Open();
+  EXPECT_EQ(*GetBytes(*store, digest, 100), "hello");
+  EXPECT_EQ(store->GetStats().bytes, 5);
+}
+
+TEST_F(DiskBlobStoreTest, EmptyBlobAlwaysExists) {
+  auto store = Open();
+  EXPECT_TRUE(Has(*store, Digest()));
+  EXPECT_EQ(*GetBytes(*store, Digest(), 1), "");
+}
+
+TEST_F(DiskBlobStoreTest, AbsentBlobsAreNamed) {
+  auto store = Open();
+  const absl::Status status = store->Open(Digest::Of("x")).status();
+  EXPECT_TRUE(HasReason(status, Reason::kBlobMissing));
+  EXPECT_TRUE(HasReason(store->PinAll({Digest::Of("x")}).status(), Reason::kBlobMissing));
+}
+
+TEST_F(DiskBlobStoreTest, WrongBytesAreRefusedAndNothingBecomesVisible) {
+  auto store = Open();
+  for (const char* id : {"", "id"}) {
+    auto writer = *store->StartWrite(Digest::Of("right"), id);
+    ASSERT_TRUE(writer->Append("wrong").ok());
+    EXPECT_TRUE(HasReason(writer->Commit(), Reason::kDigestMismatch));
+    EXPECT_FALSE(Has(*store, Digest::Of("right")));
+  }
+  auto writer = *store->StartWrite(Digest::Of("right"), "id");
+  EXPECT_EQ(writer->committed_size(), 0) << "the refused bytes were kept";
+  ASSERT_TRUE(writer->Append("right").ok());
+  EXPECT_TRUE(writer->Commit().ok());
+}
+
+TEST_F(DiskBlobStoreTest, TooManyBytesAreRefusedAndTooFewDoNotCommit) {
+  auto store = Open();
+  auto writer = *store->StartWrite(Digest::Of("abc"), "id");
+  EXPECT_TRUE(HasReason(writer->Append("abcd"), Reason::kLimitExceeded));
+  EXPECT_EQ(writer->committed_size(), 0);
+  ASSERT_TRUE(writer->Append("ab").ok());
+  EXPECT_TRUE(HasReason(writer->Commit(), Reason::kDigestMismatch));
+}
+
+TEST_F(DiskBlobStoreTest, CutUploadGoesOnWhereItStoodAlsoAfterARestart) {
+  const std::string data(3'000'000, 'x');
+  const Digest digest = Digest::Of(data);
+  {
+    auto store = Open();
+    auto writer = *store->StartWrite(digest, "id");
+    ASSERT_TRUE(writer->Append(data.substr(0, 1'000'000)).ok());
+    writer.reset();
+    EXPECT_EQ(store->QueryWrite(digest, "id")->committed_size, 1'000'000);
+    EXPECT_TRUE(HasReason(store->QueryWrite(digest, "other").status(), Reason::kResourceNotFound));
+    writer = *store->StartWrite(digest, "id");
+    ASSERT_TRUE(writer->Append(data.substr(1'000'000, 500'000)).ok());
+  }
+  auto store = Open();
+  EXPECT_EQ(store->QueryWrite(digest, "id")->committed_size, 1'500'000);
+  auto writer = *store->StartWrite(digest, "id");
+  ASSERT_EQ(writer->committed_size(), 1'500'000);
+  ASSERT_TRUE(writer->Append(data.substr(1'500'000)).ok());
+  ASSERT_TRUE(writer->Commit().ok());
+  EXPECT_TRUE(store->QueryWrite(digest, "id")->complete);
+  EXPECT_EQ(*GetBytes(*store, digest, 4'000'000), data);
+}
+
+TEST_F(DiskBlobStoreTest, NewestConnectionOwnsAnUpload) {
+  auto store = Open();
+  auto old = *store->StartWrite(Digest::Of("abc"), "id");
+  ASSERT_TRUE(old->Append("a").ok());
+  auto young = *store->StartWrite(Digest::Of("abc"), "id");
+  EXPECT_TRUE(HasReason(old->Append("b"), Reason::kOperationState));
+  EXPECT_TRUE(HasReason(old->Commit(), Reason::kOperationState));
+  ASSERT_TRUE(young->Append("bc").ok());
+  EXPECT_TRUE(young->Commit().ok());
+}
+
+TEST_F(DiskBlobStoreTest, AdoptsAFinishedFile) {
+  auto store = Open(0, /*fsync=*/true);
+  for (int i = 0; i < 2; ++i) {
+    Fd file = *store->CreateTemporary();
+    ASSERT_TRUE(WriteAll(file.get(), "artifact").ok());
+    EXPECT_EQ(*store->Adopt(std::move(file)), Digest::Of("artifact"));
+  }
+  EXPECT_EQ(*GetBytes(*store, Digest::Of("artifact"), 100), "artifact");
+}
+
+TEST_F(DiskBlobStoreTest, AdoptsAFileOfAnotherFileSystem) {
+  auto store = Open();
+  Fd file(::memfd_create("x", 0));
+  ASSERT_TRUE(WriteAll(file.get(), "elsewhere").ok());
+  EXPECT_EQ(*store->Adopt(std::move(file)), Digest::Of("elsewhere"));
+  EXPECT_TRUE(Has(*store, Digest::Of("elsewhere")));
+}
+
+TEST_F(DiskBlobStoreTest, EvictsTheLeastRecentlyUsedAndNeverWhatIsPinned) {
+  auto store = Open(/*limit=*/3000);
+  const Digest a = *PutBytes(*store, std::string(1000, 'a'));
+  const Digest b = *PutBytes(*store, std::string(1000, 'b'));
+  const Digest c = *PutBytes(*store, std::string(1000, 'c'));
+  auto pin = *store->PinAll({b});
+  // Asking for a blob is a use.
+  EXPECT_TRUE(Has(*store, a));
+  ASSERT_TRUE(PutBytes(*store, std::string(1000, 'd')).ok());
+  EXPECT_FALSE(Has(*store, c));
+  EXPECT_TRUE(Has(*store, a));
+  EXPECT_TRUE(Has(*store, b));
+  // Only two can go.
+  EXPECT_TRUE(HasReason(PutBytes(*store, std::string(2500, 'e')).status(), Reason::kStoreFull));
+  pin.reset();
+  EXPECT_TRUE(PutBytes(*store, std::string(2500, 'e')).ok());
+  EXPECT_FALSE(Has(*store, b));
+  EXPECT_LE(store->GetStats().bytes, 3000);
+}
+
+TEST_F(DiskBlobStoreTest, BytesOfUploadsUnderWayCount) {
+  auto store = Open(/*limit=*/1500);
+  auto writer = *store->StartWrite(Digest::Of(std::string(1000, 'a')), "id");
+  EXPECT_TRUE(HasReason(PutBytes(*store, std::string(1000, 'b')).status(), Reason::kStoreFull));
+  writer.reset();
+  EXPECT_TRUE(PutBytes(*store, std::string(1000, 'b')).ok());
+}
+
+TEST_F(DiskBlobStoreTest, OpenFileStaysReadableWhenItsBlobIsEvicted) {
+  auto store = Open(/*limit=*/1500);
+  const Digest a = *PutBytes(*store, std::string(1000, 'a'));
+  const Fd fd = *store->Open(a);
+  ASSERT_TRUE(PutBytes(*store, std::string(1000, 'b')).ok());
+  EXPECT_FALSE(Has(*store, a));
+  EXPECT_EQ(*ReadFileToString(fd.get(), 2000), std::string(1000, 'a'));
+}
+
+TEST_F(DiskBlobStoreTest, StrangeFilesAreMovedAside) {
+  Open();
+  const std::string folder = folder_.File("blobs/cas/aa");
+  std::ofstream(folder + "/rubbish") << "x";
+  std::ofstream(folder + "/" + Digest::Of("x").hex() + "-1") << "in the wrong folder";
+  auto store = Open();
+  EXPECT_EQ(store->quarantined(), 2);
+  EXPECT_TRUE(std::filesystem::exists(folder_.File("blobs/quarantine/rubbish")));
+  EXPECT_FALSE(Has(*store, Digest::Of("x")));
+}
+
+TEST_F(DiskBlobStoreTest, WriteThatTheDiskRefusesLeavesNothingHalfWritten) {
+  // A file-size limit is a disk that is full at 1 MiB, for this process alone.
+  const std::string data(4 << 20, 'x');
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    DiskBlobStore::Options options;
+    options.directory = folder_.File("blobs");
+    auto store = DiskBlobStore::Create(options);
+    auto writer = (*store)->StartWrite(Digest::Of(data), "id");
+    const bool refused = !(*writer)->Append(data).ok() && (*writer)->committed_size() == 0;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  auto store = Open();
+  EXPECT_FALSE(Has(*store, Digest::Of(data)));
+  EXPECT_TRUE(PutBytes(*store, data).ok());
+}
+
+TEST_F(DiskBlobStoreTest, KilledInTheMiddleOfCommitsItHoldsOnlyCompleteBlobs) {
+  constexpr unsigned kSeed = 20261201;
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < 10; ++round) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      auto store = Open(0, /*fsync=*/true);
+      for (int i = 0;; ++i) {
+        const std::string data =
+            std::to_string(round) + "/" + std::to_string(i) + std::string(50'000, 'x');
+        auto writer = store->StartWrite(Digest::Of(data), std::to_string(i));
+        (void)(*writer)->Append(data);
+        (void)(*writer)->Commit();
+      }
+    }
+    ::usleep(20'000 + random() % 30'000);
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    auto store = Open();
+    EXPECT_EQ(store->quarantined(), 0);
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(folder_.File("blobs/cas"))) {
+      if (!entry.is_regular_file()) continue;
+      const std::string bytes = *ReadFileToString(entry.path().string(), 1 << 20);
+      const Digest digest = Digest::Of(bytes);
+      EXPECT_EQ(entry.path().filename().string(),
+                digest.hex() + "-" + std::to_string(digest.size_bytes()))
+          << "seed " << kSeed;
+    }
+  }
+}
+
+TEST_F(DiskBlobStoreTest, ManyThreadsOnSameAndDifferentBlobs) {
+  auto store = Open();
+  std::atomic<int> failures = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 32; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        const std::string data = "blob " + std::to_string(i % 2 == 0 ? i : i * 100 + t);
+        const auto digest = PutBytes(*store, data);
+        failures += !digest.ok() || GetBytes(*store, *digest, 100).value_or("") != data;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+}  // namespace
+}  // namespace lowerd::blob
