@@ -34,11 +34,15 @@ void PoolTest::SetUp() {
   StartPool(FakeOptions());
 }
 
-void PoolTest::TearDown() {
+void PoolTest::EndPool() {
   pool_.reset();
   // Blocks for ever, until the test's timeout, if some process does not end.
   while (::waitpid(-1, nullptr, 0) > 0) {
   }
+}
+
+void PoolTest::TearDown() {
+  EndPool();
   EXPECT_EQ(List("/proc/self/fd"), descriptors_before_);
 }
 
@@ -50,7 +54,7 @@ WorkerPool::Options PoolTest::FakeOptions() {
 }
 
 void PoolTest::StartPool(WorkerPool::Options options) {
-  pool_.reset();
+  EndPool();
   auto pool = WorkerPool::Create(std::move(options));
   ASSERT_TRUE(pool.ok()) << pool.status();
   pool_ = *std::move(pool);

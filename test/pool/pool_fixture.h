@@ -36,6 +36,9 @@ class PoolTest : public testing::Test {
   std::unique_ptr<WorkerPool> pool_;
 
  private:
+  // Ends the pool and waits until none of its processes is left.
+  void EndPool();
+
   std::vector<std::string> descriptors_before_;
 };
 
