@@ -95,9 +95,6 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     for (const char* name : {"cas", "uploads", "quarantine"}) {
       LOWERD_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.directory, "/", name)));
     }
-    for (int i = 0; i < 256; ++i) {
-      LOWERD_RETURN_IF_ERROR(MakeFolder(absl::StrCat(cas(), "/", absl::Hex(i, absl::kZeroPad2))));
-    }
     LOWERD_RETURN_IF_ERROR(ScanBlobs());
     LOWERD_RETURN_IF_ERROR(ExpireUploads());
     return PutBytes(*this, "").status();
@@ -368,9 +365,18 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   // `fd`.
   absl::Status Publish(int fd, const std::string& path, const Digest& digest) {
     const std::string target = PathOf(digest);
-    const int result = path.empty() ? ::linkat(AT_FDCWD, absl::StrCat("/proc/self/fd/", fd).c_str(),
-                                               AT_FDCWD, target.c_str(), AT_SYMLINK_FOLLOW)
-                                    : ::rename(path.c_str(), target.c_str());
+    auto give_name = [&] {
+      return path.empty() ? ::linkat(AT_FDCWD, absl::StrCat("/proc/self/fd/", fd).c_str(), AT_FDCWD,
+                                     target.c_str(), AT_SYMLINK_FOLLOW)
+                          : ::rename(path.c_str(), target.c_str());
+    };
+    int result = give_name();
+    if (result != 0 && errno == ENOENT && ::access(FolderOf(digest).c_str(), F_OK) != 0) {
+      // The first blob of its folder.
+      LOWERD_RETURN_IF_ERROR(MakeFolder(FolderOf(digest)));
+      if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(cas()));
+      result = give_name();
+    }
     if (result != 0 && errno != EEXIST) return ErrnoError(errno, "publishing a blob");
     ::fchmod(fd, 0400);
     if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(FolderOf(digest)));

@@ -174,6 +174,7 @@ TEST_F(DiskBlobStoreTest, OpenFileStaysReadableWhenItsBlobIsEvicted) {
 TEST_F(DiskBlobStoreTest, StrangeFilesAreMovedAside) {
   Open();
   const std::string folder = folder_.File("blobs/cas/aa");
+  std::filesystem::create_directory(folder);
   std::ofstream(folder + "/rubbish") << "x";
   std::ofstream(folder + "/" + Digest::Of("x").hex() + "-1") << "in the wrong folder";
   auto store = Open();
