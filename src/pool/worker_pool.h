@@ -26,8 +26,8 @@ class WorkerPool {
     std::vector<std::string> operator_libraries;
     // Jobs at once.
     int workers = 1;
-    // Memory of a child beyond the zygote's, in bytes; 0 is the memory budget below, and no limit is
-    // higher.
+    // Memory of a child beyond the zygote's, in bytes; 0 is the memory budget below, and no limit
+    // is higher.
     int64_t memory_limit_bytes = 0;
     // Refuse to start where a layer of the sandbox cannot be had.
     bool require_sandbox = true;
