@@ -269,6 +269,12 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
   // The original's outputs first: running it may change its buffers, which the artifacts share.
   LOWERD_ASSIGN_OR_RETURN(SampleCheck samples,
                           SampleCheck::Run(request, files, model.loaded.module));
+  for (const v1::Backend& backend : toolchain.backends) {
+    if (backend.available()) continue;
+    for (const PlannedTarget& target : scheme.targets) {
+      if (target.backend == backend.name()) samples.SkipArtifacts(backend.name());
+    }
+  }
   LOWERD_ASSIGN_OR_RETURN(const torch::jit::Module lowered,
                           LowerTargets(files, model.loaded, scheme, names, host, manifest));
 

@@ -17,6 +17,7 @@
 
 #include "src/base/error.h"
 #include "src/lowering/backend_registry.h"
+#include "src/lowering/retype.h"
 #include "src/lowering/torch_error.h"
 
 namespace lowerd::lowering {
@@ -214,20 +215,18 @@ torch::jit::NodeToDebugHandle DebugHandles(torch::jit::BackendDebugInfoRecorder&
 
 absl::Status Preprocess(const LoweredClassSpec& spec,
                         torch::jit::BackendDebugInfoRecorder& recorder, c10::IValue& payload) {
-  return CatchTorch(
-      Reason::kBackendFailed, absl::StrCat("backend \"", spec.backend, "\" on ", spec.lowered_type),
-      [&] {
-        // Own classes, shared tensors: a backend that rewrites the module changes nothing else.
-        const torch::jit::Module copy = torch::jit::Module(spec.original).clone(/*inplace=*/true);
-        const auto* preprocess = FindPreprocess(spec.backend);
-        payload = preprocess == nullptr
-                      ? c10::IValue(copy._ivalue())
-                      : (*preprocess)(copy, spec.compile_spec,
-                                      [&](const std::shared_ptr<torch::jit::Graph>& graph) {
-                                        return DebugHandles(recorder, graph);
-                                      });
-        return absl::OkStatus();
-      });
+  const std::string what = absl::StrCat("backend \"", spec.backend, "\" on ", spec.lowered_type);
+  return CatchTorch(Reason::kBackendFailed, what, [&] {
+    // Own classes, shared tensors: a backend that rewrites the module changes nothing else.
+    const torch::jit::Module copy = CopyModule(spec.original);
+    auto make_handles = [&](const std::shared_ptr<torch::jit::Graph>& graph) {
+      return DebugHandles(recorder, graph);
+    };
+    const auto* preprocess = FindPreprocess(spec.backend);
+    payload = preprocess == nullptr ? c10::IValue(copy._ivalue())
+                                    : (*preprocess)(copy, spec.compile_spec, make_handles);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace

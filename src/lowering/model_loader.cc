@@ -157,6 +157,12 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelArchive& archive, absl::string_
     return absl::OkStatus();
   });
   if (!status.ok()) {
+    if (absl::StrContains(status.message(), "Backend is not available.")) {
+      return MakeError(Reason::kBackendFailed,
+                       "the model holds modules that were lowered before, to a backend that is not "
+                       "available on this host, and PyTorch cannot load these here; lower the "
+                       "original model with all targets at once");
+    }
     const std::string builtin = UnknownBuiltin(std::string(status.message()));
     if (!builtin.empty()) {
       return MakeError(

@@ -1,5 +1,7 @@
 #include "src/lowering/module_values.h"
 
+#include <algorithm>
+
 #include <torch/csrc/jit/api/function_impl.h>
 
 namespace lowerd::lowering {
@@ -77,6 +79,26 @@ void ForEachNode(const Block& block, const std::function<void(const Node&)>& vis
 std::shared_ptr<torch::jit::Graph> GraphOf(torch::jit::Function& function) {
   function.ensure_defined();
   return torch::jit::toGraphFunction(function).graph();
+}
+
+torch::jit::Function* CalleeOf(const Node& node) {
+  if (node.kind() != c10::prim::CallFunction) return nullptr;
+  const auto type = node.input(0)->type()->cast<c10::FunctionType>();
+  if (type == nullptr || torch::jit::tryToGraphFunction(*type->function()) == nullptr) {
+    return nullptr;
+  }
+  return type->function();
+}
+
+bool IsHookOf(const torch::jit::Function* function, const c10::ClassType& type) {
+  const auto& before = type.getForwardPreHooks();
+  const auto& after = type.getForwardHooks();
+  return std::find(before.begin(), before.end(), function) != before.end() ||
+         std::find(after.begin(), after.end(), function) != after.end();
+}
+
+bool IgnoresReceiver(torch::jit::Function& function) {
+  return !GraphOf(function)->inputs().at(0)->hasUses();
 }
 
 std::vector<torch::jit::Function*> FunctionsOf(const c10::ClassType& type) {

@@ -23,6 +23,16 @@ void ForEachNode(const torch::jit::Block& block,
 // The graph of a method or function; compiles it first if that has not happened yet.
 std::shared_ptr<torch::jit::Graph> GraphOf(torch::jit::Function& function);
 
+// The TorchScript function that a prim::CallFunction calls; null for any other node or callee.
+torch::jit::Function* CalleeOf(const torch::jit::Node& node);
+
+// True if `function` is a forward hook of the type. Owners call hooks as functions, with the module
+// as the first argument.
+bool IsHookOf(const torch::jit::Function* function, const c10::ClassType& type);
+
+// True if the function does nothing with its first argument.
+bool IgnoresReceiver(torch::jit::Function& function);
+
 // Methods of the type and its forward hooks: everything that has a graph.
 std::vector<torch::jit::Function*> FunctionsOf(const c10::ClassType& type);
 

@@ -3,8 +3,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <torch/csrc/jit/api/function_impl.h>
-
 #include "src/lowering/module_values.h"
 
 namespace lowerd::lowering {
@@ -22,14 +20,6 @@ std::string OperatorName(const Node& node) {
   return c10::toString(schema->operator_name());
 }
 
-// The function that a prim::CallFunction calls; null if it is no TorchScript function.
-torch::jit::Function* Callee(const Node& node) {
-  const auto type = node.input(0)->type()->cast<c10::FunctionType>();
-  if (type == nullptr || torch::jit::tryToGraphFunction(*type->function()) == nullptr)
-    return nullptr;
-  return type->function();
-}
-
 class Counter {
  public:
   explicit Counter(const std::set<ObjectRef>& stop) : stop_(stop) {}
@@ -38,7 +28,7 @@ class Counter {
     const ModuleValues values = !self ? ModuleValues() : ResolveModuleValues(graph, self);
     ForEachNode(*graph.block(), [&](const Node& node) {
       if (node.kind() == c10::prim::CallFunction) {
-        torch::jit::Function* function = Callee(node);
+        torch::jit::Function* function = CalleeOf(node);
         if (function != nullptr) Graph(*GraphOf(*function), ObjectPtr());
       } else if (node.kind() == c10::prim::CallMethod) {
         const auto found = values.find(node.input(0));

@@ -94,11 +94,23 @@ bool GlobMatches(absl::string_view glob, absl::string_view path) {
   return GlobMatches(glob.substr(1), path.substr(1));
 }
 
+// The place in the model's own source; reads of attributes have none, so what uses them stands in; else the
+// place in the archive's code.
+torch::jit::SourceRange ReadableRange(const Node& node) {
+  std::vector<const Node*> candidates = {&node};
+  for (const Value* output : node.outputs()) {
+    for (const torch::jit::Use& use : output->uses()) candidates.push_back(use.user);
+  }
+  for (const Node* candidate : candidates) {
+    const auto original = candidate->sourceRange().findSourceRangeThatGenerated();
+    if (original && original->source() != nullptr) return *original;
+  }
+  return node.sourceRange();
+}
+
 // "def forward ... return x * self.a.w ... <--- HERE" in one line, where the model has its source.
 std::string SourceOf(const Node& node) {
-  const torch::jit::SourceRange generated = node.sourceRange();
-  const auto original = generated.findSourceRangeThatGenerated();
-  const torch::jit::SourceRange& range = original ? *original : generated;
+  const torch::jit::SourceRange range = ReadableRange(node);
   if (range.source() == nullptr) return "";
   const size_t line = range.source()->lineno_for_offset(range.start());
   const size_t column = range.start() - range.source()->offset_for_line(line);
@@ -384,8 +396,14 @@ class Planner {
       const auto value = values.find(use.inputs()[i]);
       if (value == values.end()) continue;
       const auto found = targets.find(value->second.get());
-      if (found == targets.end()) continue;
+      if (found == targets.end()) {
+        CheckOwnerUse(use, i, value->second, owner, method);
+        continue;
+      }
       const PlannedTarget& target = *found->second;
+      torch::jit::Function* callee = i == 1 ? CalleeOf(use) : nullptr;
+      if (callee != nullptr && !IsHookOf(callee, *target.node->object->type())) callee = nullptr;
+      if (callee != nullptr && IgnoresReceiver(*callee)) continue;
       std::string what;
       if (use.kind() == c10::prim::CallMethod && i == 0) {
         const std::string& called = use.s(c10::attr::name);
@@ -400,6 +418,9 @@ class Planner {
                          "; lower the owner instead, or a submodule whose attributes nobody uses");
       } else if (use.kind() == c10::prim::If || use.kind() == c10::prim::Loop) {
         continue;
+      } else if (callee != nullptr) {
+        what = absl::StrCat("runs its forward hook ", callee->name(),
+                            ", which uses the module itself; lower the owner instead");
       } else {
         what = absl::StrCat("hands it to ", use.kind().toQualString(), "; lower the owner instead");
       }
@@ -407,6 +428,46 @@ class Planner {
           absl::StrCat(Shown(target.node->path), " cannot be lowered alone: method ", method,
                        " of ", Shown(owner.path), " ", what, SourceOf(use)));
     }
+  }
+
+  // The class of a target's owner changes, so that it can only be used by its name as an attribute.
+  void CheckOwnerUse(const Node& use, size_t input, const ObjectPtr& object,
+                     const ModuleTree::Node& user, const std::string& method) {
+    const ModuleTree::Node* owner = tree_.Find(object.get());
+    if (owner == nullptr || owners().count(object.get()) == 0) return;
+    if (use.kind() == c10::prim::GetAttr || (use.kind() == c10::prim::SetAttr && input == 0) ||
+        use.kind() == c10::prim::If || use.kind() == c10::prim::Loop ||
+        (use.kind() == c10::prim::CallMethod && input == 0)) {
+      return;
+    }
+    const torch::jit::Function* callee = input == 1 ? CalleeOf(use) : nullptr;
+    if (callee != nullptr && IsHookOf(callee, *object->type())) return;
+    Add(Reason::kAttributeAccess, owner->path,
+        absl::StrCat("no submodule of ", Shown(owner->path), " can be lowered alone: method ",
+                     method, " of ", Shown(user.path), " hands it to ", use.kind().toQualString(),
+                     "; lower the owner instead", SourceOf(use)));
+  }
+
+  // Modules that hold a target, at any depth.
+  const std::set<ObjectRef>& owners() {
+    if (!owners_.has_value()) {
+      owners_.emplace();
+      // Children come after their first owner, so that the last nodes are the deepest; an alias may
+      // point backwards, so go on until nothing is added.
+      size_t before;
+      do {
+        before = owners_->size();
+        for (auto node = tree_.nodes().rbegin(); node != tree_.nodes().rend(); ++node) {
+          for (const auto& [name, index] : node->children) {
+            const ObjectRef child = tree_.nodes()[index].object.get();
+            if (selected_objects().count(child) != 0 || owners_->count(child) != 0) {
+              owners_->insert(node->object.get());
+            }
+          }
+        }
+      } while (owners_->size() != before);
+    }
+    return *owners_;
   }
 
   void CountRemaining() {
@@ -434,6 +495,7 @@ class Planner {
   LoweringScheme scheme_;
   std::map<ObjectRef, PlannedTarget> selected_;
   std::optional<std::set<ObjectRef>> objects_;
+  std::optional<std::set<ObjectRef>> owners_;
   size_t matches_ = 0;
 };
 

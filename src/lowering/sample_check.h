@@ -23,6 +23,10 @@ class SampleCheck {
   static absl::StatusOr<SampleCheck> Run(const v1::LowerModelRequest& request,
                                          const JobFiles& files, const torch::jit::Module& model);
 
+  // Artifacts that need this backend cannot run on this host: from now on Check does nothing, and
+  // the manifest says so.
+  void SkipArtifacts(const std::string& unavailable_backend) { unavailable_ = unavailable_backend; }
+
   // Loads the artifact as a device would and runs it. VERIFICATION_FAILED says what differs.
   absl::Status Check(v1::Format format, absl::string_view artifact) const;
 
@@ -36,6 +40,8 @@ class SampleCheck {
     c10::IValue expected;
   };
   std::vector<Sample> samples_;
+  // Empty if artifacts can run here.
+  std::string unavailable_;
 };
 
 // Where two values differ; empty if they are equal.
