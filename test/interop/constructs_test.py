@@ -96,11 +96,11 @@ class UsesOptional(nn.Module):
 
 
 class Defaults(nn.Module):
-    def forward(self, x, scale: float = 0.5, names: List[str] = ["p", 'q"\'\n'], n: int = -3,
+    def forward(self, x, scale: float = 0.5, name: str = 'q"\'\n\\', n: int = -3, flag: bool = True,
                 inf: float = float("inf"), other: Optional[Tensor] = None):
-        if other is not None:
+        if other is not None and flag:
             x = x + other
-        return x * scale + float(len(names)) * float(n) + (0.0 if inf > 1e300 else 1.0)
+        return x * scale + float(len(name)) * float(n) + (0.0 if inf > 1e300 else 1.0)
 
 
 class UsesDefaults(nn.Module):
