@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include <torch/csrc/jit/mobile/import.h>
 #include <torch/csrc/jit/mobile/module.h>
@@ -40,7 +41,18 @@ constexpr int64_t kMaxExtraFile = int64_t{256} << 20;
 struct OpenModel {
   MappedFile file;
   LoadedModel loaded;
+  // The lite interpreter reads NamedTuples of some shapes only.
+  bool has_named_tuples = false;
 };
+
+bool DefinesNamedTuples(const ModelArchive& archive) {
+  for (const ModelArchive::Record& record : archive.records()) {
+    if (!absl::StartsWith(record.name, "code/") || !absl::EndsWith(record.name, ".py")) continue;
+    const auto code = archive.Read(record);
+    if (code.ok() && absl::StrContains(*code, "(NamedTuple):")) return true;
+  }
+  return false;
+}
 
 absl::StatusOr<ModelArchive> OpenArchive(const MappedFile& file) {
   ModelArchive::Limits limits;
@@ -52,7 +64,8 @@ absl::StatusOr<OpenModel> Load(const JobFiles& files) {
   LOWERD_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(files.model));
   LOWERD_ASSIGN_OR_RETURN(const ModelArchive archive, OpenArchive(file));
   LOWERD_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(archive, file.bytes()));
-  return OpenModel{std::move(file), std::move(loaded)};
+  const bool has_named_tuples = DefinesNamedTuples(archive);
+  return OpenModel{std::move(file), std::move(loaded), has_named_tuples};
 }
 
 std::string BackendVersionOf(const Toolchain& toolchain, const std::string& name) {
@@ -269,10 +282,13 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
   // The original's outputs first: running it may change its buffers, which the artifacts share.
   LOWERD_ASSIGN_OR_RETURN(SampleCheck samples,
                           SampleCheck::Run(request, files, model.loaded.module));
+  bool runs_here = true;
   for (const v1::Backend& backend : toolchain.backends) {
     if (backend.available()) continue;
     for (const PlannedTarget& target : scheme.targets) {
-      if (target.backend == backend.name()) samples.SkipArtifacts(backend.name());
+      if (target.backend != backend.name()) continue;
+      samples.SkipArtifacts(backend.name());
+      runs_here = false;
     }
   }
   LOWERD_ASSIGN_OR_RETURN(const torch::jit::Module lowered,
@@ -296,6 +312,9 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
     LOWERD_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Map(files.artifacts.at(format)));
     LOWERD_ASSIGN_OR_RETURN(ArtifactContents read, ReadArtifact(format, file.bytes()));
     contents.push_back(std::move(read));
+    if (model.has_named_tuples && format != v1::TORCHSCRIPT && runs_here) {
+      LOWERD_RETURN_IF_ERROR(CheckLiteLoads(format, file.bytes()));
+    }
     LOWERD_RETURN_IF_ERROR(samples.Check(format, file.bytes()));
   }
   LOWERD_RETURN_IF_ERROR(VerifyArtifacts(contents, LoweredBefore(tree), manifest));

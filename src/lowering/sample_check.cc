@@ -118,6 +118,18 @@ absl::StatusOr<SampleCheck> SampleCheck::Run(const v1::LowerModelRequest& reques
   return out;
 }
 
+absl::Status CheckLiteLoads(v1::Format format, absl::string_view artifact) {
+  return CatchTorch(
+      Reason::kUnsupportedByFormat,
+      absl::StrCat("the lite interpreter cannot load this model as ", v1::Format_Name(format),
+                   " (NamedTuples of this shape are beyond it; ask for TORCHSCRIPT)"),
+      [&] {
+        std::istringstream stream{std::string(artifact)};
+        torch::jit::_load_for_mobile(stream, c10::Device(c10::kCPU));
+        return absl::OkStatus();
+      });
+}
+
 absl::Status SampleCheck::Check(v1::Format format, absl::string_view artifact) const {
   if (!unavailable_.empty()) return absl::OkStatus();
   for (const Sample& sample : samples_) {

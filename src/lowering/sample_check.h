@@ -44,6 +44,10 @@ class SampleCheck {
   std::string unavailable_;
 };
 
+// Loads a lite artifact, as PyTorch writes some types that its lite interpreter then cannot read.
+// UNSUPPORTED_BY_FORMAT with the interpreter's words.
+absl::Status CheckLiteLoads(v1::Format format, absl::string_view artifact);
+
 // Where two values differ; empty if they are equal.
 std::string FirstDifference(const c10::IValue& got, const c10::IValue& expected,
                             const std::string& where);
