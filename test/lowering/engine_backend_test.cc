@@ -1,0 +1,137 @@
+// Backends of every kind: not on this host, sloppy, crashing, without preprocess.
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "src/base/error.h"
+#include "test/lowering/engine_fixture.h"
+
+namespace lowerd::lowering::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const v1::Backend& BackendNamed(const std::string& name) {
+  for (const v1::Backend& backend : TestToolchain().backends) {
+    if (backend.name() == name) return backend;
+  }
+  ADD_FAILURE() << "no backend " << name;
+  return v1::Backend::default_instance();
+}
+
+// Class Sum: x + h in one line of source, which is what test_compiler can do.
+torch::jit::Module NewSum(const std::shared_ptr<torch::jit::CompilationUnit>& unit) {
+  torch::jit::Module sum = NewModule("Sum", unit);
+  sum.define("def forward(self, x, h):\n    return x + h\n");
+  return sum;
+}
+
+TEST(EngineBackends, TheToolchainTellsWhatEachLibraryRegisters) {
+  EXPECT_TRUE(BackendNamed("reference").available());
+  EXPECT_TRUE(BackendNamed("reference").has_preprocess());
+  EXPECT_FALSE(BackendNamed("test_unavailable").available());
+  EXPECT_EQ(BackendNamed("test_unavailable").version(), "7.1");
+  EXPECT_FALSE(BackendNamed("test_plain").has_preprocess());
+  EXPECT_EQ(BackendNamed("test_plain").version(),
+            BackendNamed("test_plain").library().digest().hash());
+  EXPECT_EQ(BackendNamed("test_plain").library().file_name(), "liblowerd_backend_test.so");
+}
+
+TEST(EngineBackends, AnUnavailableBackendLowersAndIsNeverAskedToCompile) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string model = Save(NewPair(NewLeaf(unit), NewLeaf(unit)));
+  // Its compile aborts the process.
+  const auto lowered = RunLower(model, Request(model, {"a", "b"}, "test_unavailable"));
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  for (const auto& [format, artifact] : lowered->artifacts) {
+    EXPECT_THROW(
+        {
+          try {
+            RunArtifact(format, artifact, "forward", {torch::rand({4})});
+          } catch (const std::exception& error) {
+            EXPECT_THAT(error.what(), HasSubstr("Backend is not available"));
+            throw;
+          }
+        },
+        std::exception)
+        << v1::Format_Name(format);
+  }
+}
+
+TEST(EngineBackends, AModelLoweredToAnUnavailableBackendIsToldApartFromACorruptOne) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string model = Save(NewPair(NewLeaf(unit), NewLeaf(unit)));
+  const auto first = RunLower(model, Request(model, {"a"}, "test_unavailable"));
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string& half = first->artifacts.at(v1::TORCHSCRIPT);
+  const auto second = RunLower(half, Request(half, {"b"}));
+  EXPECT_TRUE(HasReason(second.status(), Reason::kBackendFailed)) << second.status();
+}
+
+TEST(EngineBackends, ABackendWithoutPreprocessGetsTheModule) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string model = Save(NewPair(NewLeaf(unit), NewLeaf(unit)));
+  v1::LowerModelRequest request = Request(model, {"a", "b"}, "test_plain");
+  request.clear_formats();
+  request.add_formats(v1::TORCHSCRIPT);
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ExpectSameOutputs(model, *lowered, {torch::linspace(-1, 1, 4)});
+}
+
+TEST(EngineBackends, APreprocessThatChangesItsModuleChangesNothingElse) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const torch::jit::Module leaf = NewLeaf(unit);
+  torch::jit::Module around = NewModule("Holder", unit);
+  around.register_module("inner", leaf);
+  around.define("def forward(self, x):\n    return self.inner.forward(x)\n");
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("stays", leaf);
+  root.register_module("lowered", around);
+  root.define("def forward(self, x):\n    return self.stays.forward(x), self.lowered.forward(x)\n");
+  const std::string model = Save(root);
+  v1::LowerModelRequest request = Request(model, {"lowered"}, "test_rewrites");
+  request.clear_formats();
+  request.add_formats(v1::TORCHSCRIPT);
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const torch::Tensor x = torch::linspace(-1, 1, 4);
+  const auto got =
+      RunArtifact(v1::TORCHSCRIPT, lowered->artifacts.at(v1::TORCHSCRIPT), "forward", {x})
+          .toTupleRef()
+          .elements()
+          .vec();
+  const auto expected =
+      RunArtifact(v1::TORCHSCRIPT, model, "forward", {x}).toTupleRef().elements().vec();
+  EXPECT_TRUE(torch::equal(got[0].toTensor(), expected[0].toTensor()));
+  EXPECT_TRUE(torch::equal(got[1].toTensor(), torch::full({4}, 0.25)));
+}
+
+TEST(EngineBackends, ACrashInPreprocessEndsTheProcessAndNothingElse) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string model = Save(NewPair(NewLeaf(unit), NewLeaf(unit)));
+  TestToolchain();
+  EXPECT_EXIT(RunLower(model, Request(model, {"a"}, "test_crashes")).IgnoreError(),
+              ::testing::KilledBySignal(SIGABRT), "");
+}
+
+TEST(EngineBackends, SeveralBackendsInOneModel) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("a", NewLeaf(unit));
+  root.register_module("b", NewSum(unit));
+  root.define("def forward(self, x):\n    return self.b.forward(self.a.forward(x), x)\n");
+  const std::string model = Save(root);
+  v1::LowerModelRequest request = Request(model, {"a", "b"});
+  request.mutable_targets(1)->set_backend("test_compiler");
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  EXPECT_EQ(lowered->manifest.producer().backends_size(), 2);
+  ExpectSameOutputs(model, *lowered, {torch::linspace(-1, 1, 4)});
+}
+
+}  // namespace
+}  // namespace lowerd::lowering::testing
