@@ -371,8 +371,8 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
                           : ::rename(path.c_str(), target.c_str());
     };
     int result = give_name();
-    if (result != 0 && errno == ENOENT && ::access(FolderOf(digest).c_str(), F_OK) != 0) {
-      // The first blob of its folder.
+    if (result != 0 && errno == ENOENT) {
+      // The first blob of its folder; another thread may just be making it too.
       LOWERD_RETURN_IF_ERROR(MakeFolder(FolderOf(digest)));
       if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(cas()));
       result = give_name();
