@@ -94,8 +94,8 @@ bool GlobMatches(absl::string_view glob, absl::string_view path) {
   return GlobMatches(glob.substr(1), path.substr(1));
 }
 
-// The place in the model's own source; reads of attributes have none, so what uses them stands in; else the
-// place in the archive's code.
+// The place in the model's own source; reads of attributes have none, so what uses them stands in;
+// else the place in the archive's code.
 torch::jit::SourceRange ReadableRange(const Node& node) {
   std::vector<const Node*> candidates = {&node};
   for (const Value* output : node.outputs()) {
@@ -142,6 +142,7 @@ class Planner {
     for (const PlannedTarget& target : scheme_.targets) CheckTarget(target);
     CheckOverlaps();
     CheckOwners();
+    CheckFormats();
     for (PlannedTarget& target : scheme_.targets) {
       target.operators = CountReachable(target.node->object, target.MethodNames(), {});
     }
@@ -468,6 +469,33 @@ class Planner {
       } while (owners_->size() != before);
     }
     return *owners_;
+  }
+
+  // The lite interpreter loses the field names of NamedTuples: what a method gives cannot be read.
+  void CheckFormats() {
+    const bool lite = std::any_of(request_.formats().begin(), request_.formats().end(),
+                                  [](int format) { return format != v1::TORCHSCRIPT; });
+    if (!lite) return;
+    for (const torch::jit::Function* method : tree_.root().object->type()->methods()) {
+      for (const c10::Argument& result : method->getSchema().returns()) {
+        if (!HoldsNamedTuple(result.type())) continue;
+        Add(Reason::kUnsupportedByFormat, "",
+            absl::StrCat(
+                "method ", method->name(), " of the root gives the NamedTuple ",
+                result.type()->annotation_str(),
+                ", which the lite interpreter cannot hand out; ask for TORCHSCRIPT only, or "
+                "give a plain tuple"));
+      }
+    }
+  }
+
+  static bool HoldsNamedTuple(const c10::TypePtr& type) {
+    const auto tuple = type->cast<c10::TupleType>();
+    if (tuple != nullptr && tuple->schema() != nullptr) return true;
+    for (const c10::TypePtr& inner : type->containedTypes()) {
+      if (type->kind() != c10::TypeKind::ClassType && HoldsNamedTuple(inner)) return true;
+    }
+    return false;
   }
 
   void CountRemaining() {
