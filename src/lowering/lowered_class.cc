@@ -302,9 +302,14 @@ absl::StatusOr<LoweredModule> MakeLoweredModule(const LoweredClassSpec& spec) {
 
     // Makes the object that carries debug information to the serialiser; it needs no backend.
     lowered.run_method("__create_backend_debug_info");
+    torch::jit::BackendDebugInfoMapType handles = recorder.stopRecording();
+    if (!spec.keep_debug_handles) {
+      out.dropped_debug_handles = handles.size();
+      handles.clear();
+    }
     lowered.attr("__backend_debug_info")
         .toCustomClass<torch::jit::PyTorchBackendDebugInfo>()
-        ->setDebugInfoMap(recorder.stopRecording());
+        ->setDebugInfoMap(std::move(handles));
     out.wrapper = wrapper._ivalue();
     return absl::OkStatus();
   }));

@@ -417,8 +417,12 @@ class ConstructsTest(unittest.TestCase):
     def test_error_inside_shows_the_hierarchy_with_debug_info(self):
         lowered = self.lower(Two(Linear(), Linear()), ["a", "b"], "--debug-info",
                              formats=("pt", "ptl"))
-        with self.assertRaises(RuntimeError):
-            judge.run(judge.load(lowered.files["ptl"]), "forward", (torch.rand(3, 7),))
+        for fmt in ("pt", "ptl"):
+            module = judge.load(lowered.files[fmt])
+            with self.assertRaises(RuntimeError) as caught:
+                judge.run(module, "forward", (torch.rand(3, 7),))
+            self.assertIn("torch.tanh(self.l(x))", str(caught.exception))
+            self.assertIn("F.linear(input, self.weight", str(caught.exception))
 
     # ---- refusals
     def test_owner_that_reads_an_attribute_is_refused_with_its_source(self):
