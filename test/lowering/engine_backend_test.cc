@@ -133,5 +133,25 @@ TEST(EngineBackends, SeveralBackendsInOneModel) {
   ExpectSameOutputs(model, *lowered, {torch::linspace(-1, 1, 4)});
 }
 
+// PyTorch's own lowering writes such files so that they do not load.
+TEST(EngineDebugInfo, FilesWithSeveralLoweredModulesLoadAndTheManifestSaysWhatIsLeftOut) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("one", NewSum(unit));
+  root.register_module("two", NewSum(unit));
+  root.define("def forward(self, x, h):\n    return self.two.forward(self.one.forward(x, x), h)\n");
+  const std::string model = Save(root);
+  v1::LowerModelRequest request = Request(model, {"one", "two"}, "test_compiler");
+  request.set_debug_info(true);
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ExpectSameOutputs(model, *lowered, {torch::rand({2, 4}), torch::rand({2, 4})});
+  int notes = 0;
+  for (const v1::Verification& verification : lowered->manifest.verifications()) {
+    notes += verification.check() == "debug-info:one" || verification.check() == "debug-info:two";
+  }
+  EXPECT_EQ(notes, 2);
+}
+
 }  // namespace
 }  // namespace lowerd::lowering::testing
