@@ -152,7 +152,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_flag("--require-sandbox,!--no-require-sandbox", config.require_sandbox,
                "Refuse to start where jobs cannot be fully sandboxed (default: yes)")
       ->group("Jobs");
-  AddSize(app, "--job-memory", config.job_memory_bytes, "Memory limit of one job; 0: no limit");
+  AddSize(app, "--job-memory", config.job_memory_bytes,
+          "Memory limit of one job; 0: what the machine has for jobs");
   AddDuration(app, "--job-timeout", config.job_timeout, "Time limit of a job that asks for none");
   AddDuration(app, "--max-job-timeout", config.max_job_timeout, "Largest time a job may ask for");
   app.add_option("--max-queued", config.max_queued, "Waiting jobs above which requests are refused")

@@ -32,7 +32,7 @@ struct Config {
   std::vector<std::string> backend_libraries;
   std::vector<std::string> operator_libraries;
   bool require_sandbox = true;
-  // Of one job, beyond what a warm worker has. 0 is no limit.
+  // Of one job, beyond what a warm worker has. 0 is what the machine has for jobs.
   int64_t job_memory_bytes = 0;
   absl::Duration job_timeout = absl::Seconds(60);
   absl::Duration max_job_timeout = absl::Minutes(30);
