@@ -18,16 +18,17 @@ class BufferedWriter {
  public:
   explicit BufferedWriter(int fd) : fd_(fd) { buffer_.reserve(kBuffer); }
 
-  size_t Write(const void* data, size_t size) {
-    if (!status_.ok()) return 0;
+  // Always takes everything: a short write would make PyTorch's writer throw in its destructor and
+  // abort. An error waits in status().
+  void Write(const void* data, size_t size) {
+    if (!status_.ok()) return;
     const absl::string_view bytes(static_cast<const char*>(data), size);
-    if (buffer_.size() + size > kBuffer && !Flush().ok()) return 0;
+    if (buffer_.size() + size > kBuffer && !Flush().ok()) return;
     if (size >= kBuffer) {
       status_ = WriteAll(fd_, bytes);
     } else {
       buffer_.append(bytes.data(), bytes.size());
     }
-    return status_.ok() ? size : 0;
   }
 
   absl::Status Flush() {
@@ -66,7 +67,11 @@ absl::Status WriteArtifact(const torch::jit::Module& module, v1::Format format,
   const std::string what = absl::StrCat("writing the ", v1::Format_Name(format), " artifact");
   absl::Status status = CatchTorch(Reason::kInternalError, what, [&] {
     torch::jit::ExportModule(
-        module, [&writer](const void* data, size_t size) { return writer.Write(data, size); },
+        module,
+        [&writer](const void* data, size_t size) {
+          writer.Write(data, size);
+          return size;
+        },
         extra_files, /*bytecode_format=*/lite, /*save_mobile_debug_info=*/lite && debug_info,
         /*use_flatbuffer=*/format == v1::FLATBUFFER);
     return writer.Flush();

@@ -1,5 +1,6 @@
 // What artifacts hold beside code: extra files, weights once, state; and the same bytes each time.
 
+#include <fcntl.h>
 #include <functional>
 #include <sstream>
 #include <unistd.h>
@@ -15,6 +16,8 @@
 
 #include "src/base/digest.h"
 #include "src/base/error.h"
+#include "src/base/fd.h"
+#include "src/lowering/serialize.h"
 #include "test/lowering/engine_fixture.h"
 
 namespace lowerd::lowering::testing {
@@ -254,6 +257,17 @@ TEST(EngineSamples, ABackendThatChangesOutputsIsFound) {
   const auto lowered = RunLower(model, request, host, {{hash, inputs}});
   EXPECT_TRUE(HasReason(lowered.status(), Reason::kVerificationFailed)) << lowered.status();
   EXPECT_THAT(std::string(lowered.status().message()), HasSubstr("values differ"));
+}
+
+TEST(EngineFormats, DiskThatIsFullIsSaidAndDoesNotEndTheProcess) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const torch::jit::Module model = NewPair(NewLeaf(unit), NewLeaf(unit));
+  for (const v1::Format format : {v1::TORCHSCRIPT, v1::LITE_BYTECODE, v1::FLATBUFFER}) {
+    const auto full = OpenFile("/dev/full", O_WRONLY);
+    ASSERT_TRUE(full.ok()) << full.status();
+    const absl::Status status = WriteArtifact(model, format, {}, false, full->get());
+    EXPECT_TRUE(HasReason(status, Reason::kStoreFull)) << status;
+  }
 }
 
 }  // namespace
