@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 namespace lowerd::test {
@@ -38,6 +39,8 @@ pid_t Spawn(std::vector<std::string> command, const std::string& log) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   if (user != nullptr && (::setgid(user->pw_gid) != 0 || ::setuid(user->pw_uid) != 0)) ::_exit(126);
+  // After setuid, which clears it: a test program that dies leaves no server behind.
+  if (::prctl(PR_SET_PDEATHSIG, SIGQUIT) != 0) ::_exit(126);
   if (::freopen(log.c_str(), "a", stdout) == nullptr || ::dup2(1, 2) < 0) ::_exit(126);
   ::execv(argv[0], argv.data());
   ::_exit(127);
