@@ -95,8 +95,10 @@ grpc::ServerUnaryReactor* CasService::BatchUpdateBlobs(
   }
   int64_t total = 0;
   for (const auto& blob : request->requests()) {
-    total +=
+    // Sizes come from the client: bounded, so that their sum is.
+    const int64_t size =
         std::max<int64_t>(blob.digest().size_bytes(), static_cast<int64_t>(blob.data().size()));
+    total += std::min(size, kMaxBatchBytes + 1);
   }
   if (total > kMaxBatchBytes) {
     return FinishNow(

@@ -121,10 +121,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_option("--state", config.state,
                  "sqlite:FILE or postgresql://...; default: SQLite in the data directory")
       ->group("Storage");
-  app.add_option(
-         "--blobs", config.blobs,
-         "Blob store: a directory, or grpc://HOST:PORT[/INSTANCE] of any REAPI CAS; default: "
-         "the data directory")
+  app.add_option("--blobs", config.blobs, "Blob store: a directory; default: in the data directory")
       ->group("Storage");
   AddSize(app, "--blob-limit", config.blob_limit_bytes,
           "Evict least recently used blobs above this (e.g. 200GiB); 0: no limit");
@@ -193,6 +190,9 @@ absl::Status Complete(Config& config) {
     return FieldError("--listen", absl::StrCat("refusing to serve ", config.listen,
                                                " without TLS; set --tls-cert and --tls-key, or say "
                                                "--allow-insecure"));
+  }
+  if (config.blobs.find("://") != std::string::npos) {
+    return FieldError("--blobs", absl::StrCat("\"", config.blobs, "\" is no directory"));
   }
   if (config.job_timeout > config.max_job_timeout) {
     return FieldError("--job-timeout", "is larger than --max-job-timeout");

@@ -121,6 +121,17 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
       ForgetLocked(digest);
       return MissingBlobsError({digest});
     }
+    if (!fd.ok()) return fd;
+    LOWERD_ASSIGN_OR_RETURN(const int64_t size, FileSize(fd->get()));
+    if (size != digest.size_bytes()) {
+      // Cut off by a power failure without fsync, or by somebody's hand.
+      const std::string aside = absl::StrCat(options_.directory, "/quarantine/", digest.hex());
+      ::rename(PathOf(digest).c_str(), aside.c_str());
+      absl::MutexLock lock(&mutex_);
+      ForgetLocked(digest);
+      ++quarantined_;
+      return MissingBlobsError({digest});
+    }
     return fd;
   }
 
@@ -262,15 +273,6 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
         ::unlink(path.c_str());
       }
     }
-    absl::MutexLock lock(&mutex_);
-    for (auto at = uploads_.begin(); at != uploads_.end();) {
-      const bool idle = at->second.use_count() == 1 && at->second->last_use() < oldest;
-      if (idle) {
-        uploads_.erase(at++);
-      } else {
-        ++at;
-      }
-    }
     return absl::OkStatus();
   }
 
@@ -304,6 +306,12 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     return true;
   }
 
+  absl::Status NoRoom(int64_t size) const {
+    return MakeError(Reason::kStoreFull,
+                     absl::StrCat("the blob store has no room for ", size, " bytes: its limit is ",
+                                  options_.limit_bytes, " and the rest is in use"));
+  }
+
   // Makes room for `size` bytes on top of what is here and reserved.
   absl::Status Reserve(int64_t size) {
     if (size > options_.max_blob_bytes) {
@@ -313,6 +321,10 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     }
     absl::MutexLock lock(&mutex_);
     if (options_.limit_bytes != 0) {
+      // Nothing is evicted for what cannot fit anyway.
+      int64_t pinned = 0;
+      for (const auto& [digest, blob] : blobs_) pinned += blob.pins > 0 ? digest.size_bytes() : 0;
+      if (pinned + reserved_ + size > options_.limit_bytes) return NoRoom(size);
       auto at = recency_.end();
       while (bytes_ + reserved_ + size > options_.limit_bytes && at != recency_.begin()) {
         --at;
@@ -322,15 +334,19 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
         ::unlink(PathOf(victim).c_str());
         ForgetLocked(victim);
       }
-      if (bytes_ + reserved_ + size > options_.limit_bytes) {
-        return MakeError(
-            Reason::kStoreFull,
-            absl::StrCat("the blob store has no room for ", size, " bytes: its limit is ",
-                         options_.limit_bytes, " and the rest is in use"));
-      }
+      if (bytes_ + reserved_ + size > options_.limit_bytes) return NoRoom(size);
     }
     reserved_ += size;
     return absl::OkStatus();
+  }
+
+  // The last writer of an upload closes its file; who comes back opens it again.
+  void Leave(const std::shared_ptr<DiskUpload>& upload) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = uploads_.find(upload->path());
+    if (found == uploads_.end() || found->second != upload) return;
+    // One reference is the map's, one the caller's; new ones are taken under the lock only.
+    if (upload.use_count() <= 2) uploads_.erase(found);
   }
 
   void Release(int64_t size) {
@@ -405,7 +421,10 @@ class DiskBlobWriter final : public BlobWriter {
         upload_(std::move(upload)),
         ticket_(upload_->Acquire()),
         reserved_(reserved) {}
-  ~DiskBlobWriter() override { store_.Release(reserved_); }
+  ~DiskBlobWriter() override {
+    store_.Leave(upload_);
+    store_.Release(reserved_);
+  }
 
   int64_t committed_size() const override { return upload_->committed_size(); }
   absl::Status Append(absl::string_view bytes) override { return upload_->Append(ticket_, bytes); }
@@ -417,7 +436,8 @@ class DiskBlobWriter final : public BlobWriter {
     const bool ours = !HasReason(status, Reason::kOperationState);
     if (ours && !upload_->path().empty()) {
       absl::MutexLock lock(&store_.mutex_);
-      store_.uploads_.erase(upload_->path());
+      const auto found = store_.uploads_.find(upload_->path());
+      if (found != store_.uploads_.end() && found->second == upload_) store_.uploads_.erase(found);
       if (!status.ok()) ::unlink(upload_->path().c_str());
     }
     return status;
@@ -434,24 +454,17 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> DiskBlobStoreImpl::StartWrite(
     const Digest& digest, absl::string_view upload_id) {
   LOWERD_RETURN_IF_ERROR(Reserve(digest.size_bytes()));
   const std::string path = upload_id.empty() ? "" : UploadPath(digest, upload_id);
-  std::shared_ptr<DiskUpload> upload;
+  std::shared_ptr<DiskUpload> upload =
+      std::make_shared<DiskUpload>(digest, path, uploads(), options_.fsync);
   if (!path.empty()) {
+    // All connections of one upload agree on one object before any of them opens the file.
     absl::MutexLock lock(&mutex_);
-    const auto found = uploads_.find(path);
-    if (found != uploads_.end()) upload = found->second;
+    upload = uploads_.emplace(path, upload).first->second;
   }
-  if (upload == nullptr) {
-    auto opened = DiskUpload::Open(digest, path, uploads(), options_.fsync);
-    if (!opened.ok()) {
-      Release(digest.size_bytes());
-      return opened.status();
-    }
-    upload = *std::move(opened);
-    if (!path.empty()) {
-      absl::MutexLock lock(&mutex_);
-      // Another connection may have been faster: then its upload is the one.
-      upload = uploads_.emplace(path, upload).first->second;
-    }
+  if (absl::Status status = upload->EnsureOpen(); !status.ok()) {
+    Leave(upload);
+    Release(digest.size_bytes());
+    return status;
   }
   return std::make_unique<DiskBlobWriter>(*this, std::move(upload), digest.size_bytes());
 }

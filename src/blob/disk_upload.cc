@@ -19,29 +19,27 @@ constexpr int64_t kFlushStep = 8 << 20;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<DiskUpload>> DiskUpload::Open(const Digest& digest,
-                                                             const std::string& path,
-                                                             const std::string& folder,
-                                                             bool flush_early) {
-  std::shared_ptr<DiskUpload> upload(new DiskUpload(digest, path, flush_early));
-  absl::MutexLock lock(&upload->mutex_);
-  if (path.empty()) {
-    LOWERD_ASSIGN_OR_RETURN(upload->fd_, OpenFile(folder, O_TMPFILE | O_RDWR));
-    return upload;
+absl::Status DiskUpload::EnsureOpen() {
+  absl::MutexLock lock(&mutex_);
+  if (fd_.valid()) return absl::OkStatus();
+  if (path_.empty()) {
+    LOWERD_ASSIGN_OR_RETURN(fd_, OpenFile(folder_, O_TMPFILE | O_RDWR));
+    return absl::OkStatus();
   }
-  LOWERD_ASSIGN_OR_RETURN(upload->fd_, OpenFile(path, O_CREAT | O_RDWR));
+  LOWERD_ASSIGN_OR_RETURN(Fd fd, OpenFile(path_, O_CREAT | O_RDWR));
   std::vector<char> buffer(kReadSize);
   while (true) {
-    const ssize_t n = ::pread(upload->fd_.get(), buffer.data(), buffer.size(), upload->size_);
+    const ssize_t n = ::pread(fd.get(), buffer.data(), buffer.size(), size_);
     if (n < 0) {
       if (errno == EINTR) continue;
       return ErrnoError(errno, "reading an upload");
     }
     if (n == 0) break;
-    upload->sha_.Update(absl::string_view(buffer.data(), static_cast<size_t>(n)));
-    upload->size_ += n;
+    sha_.Update(absl::string_view(buffer.data(), static_cast<size_t>(n)));
+    size_ += n;
   }
-  return upload;
+  fd_ = std::move(fd);
+  return absl::OkStatus();
 }
 
 int64_t DiskUpload::Acquire() {

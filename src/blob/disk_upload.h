@@ -22,12 +22,16 @@ namespace lowerd::blob {
 // errors. Thread-safe.
 class DiskUpload {
  public:
-  // Opens or creates `path`; an existing file is hashed first. An empty path makes a nameless file
-  // in `folder`.
-  static absl::StatusOr<std::shared_ptr<DiskUpload>> Open(const Digest& digest,
-                                                          const std::string& path,
-                                                          const std::string& folder,
-                                                          bool flush_early);
+  // The upload to `path`; an empty path means a nameless file in `folder`. Opens nothing yet, so
+  // that one object can be agreed on before anybody touches the file.
+  DiskUpload(const Digest& digest, std::string path, std::string folder, bool flush_early)
+      : digest_(digest),
+        path_(std::move(path)),
+        folder_(std::move(folder)),
+        flush_early_(flush_early) {}
+
+  // Opens or creates the file and hashes what is in it, once.
+  absl::Status EnsureOpen();
 
   // Makes the caller the owner; the ticket goes with each later call.
   int64_t Acquire();
@@ -46,12 +50,11 @@ class DiskUpload {
   const std::string& path() const { return path_; }
 
  private:
-  DiskUpload(const Digest& digest, std::string path, bool flush_early)
-      : digest_(digest), path_(std::move(path)), flush_early_(flush_early) {}
   absl::Status CheckOwnerLocked(int64_t ticket) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Digest digest_;
   const std::string path_;
+  const std::string folder_;
   const bool flush_early_;
   mutable absl::Mutex mutex_;
   Fd fd_ ABSL_GUARDED_BY(mutex_);

@@ -255,5 +255,42 @@ TEST_F(DiskBlobStoreTest, ManyThreadsOnSameAndDifferentBlobs) {
   EXPECT_EQ(failures, 0);
 }
 
+TEST_F(DiskBlobStoreTest, NothingIsEvictedForWhatCannotFit) {
+  auto store = Open(/*limit=*/3000);
+  const Digest a = *PutBytes(*store, std::string(1000, 'a'));
+  EXPECT_TRUE(HasReason(store->StartWrite(Digest::Of(std::string(5000, 'x')), "id").status(),
+                        Reason::kStoreFull));
+  EXPECT_TRUE(Has(*store, a));
+}
+
+TEST_F(DiskBlobStoreTest, BlobThatWasCutOffIsMovedAsideWhenItIsOpened) {
+  const Digest digest = *PutBytes(*Open(), "hello");
+  const std::string path =
+      folder_.File("blobs/cas/") + digest.hex().substr(0, 2) + "/" + digest.hex() + "-5";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  std::filesystem::resize_file(path, 2);
+  auto store = Open();
+  EXPECT_TRUE(HasReason(store->Open(digest).status(), Reason::kBlobMissing));
+  EXPECT_FALSE(Has(*store, digest));
+}
+
+TEST_F(DiskBlobStoreTest, TwoConnectionsOfOneUploadNeverPublishWrongBytes) {
+  auto store = Open();
+  for (int round = 0; round < 300; ++round) {
+    const std::string data = "round " + std::to_string(round);
+    std::vector<std::thread> threads;
+    for (const std::string& bytes : {data, std::string(data.size(), '!')}) {
+      threads.emplace_back([&store, &data, bytes] {
+        auto writer = store->StartWrite(Digest::Of(data), "id");
+        if (writer.ok() && (*writer)->committed_size() == 0 && (*writer)->Append(bytes).ok()) {
+          (void)(*writer)->Commit();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(GetBytes(*store, Digest::Of(data), 100).value_or(data), data);
+  }
+}
+
 }  // namespace
 }  // namespace lowerd::blob
