@@ -177,7 +177,7 @@ class JobServiceImpl final : public JobService {
   void RunOne(const Job& job);
   void OnProgress(const Job& job, Running& running, const Progress& progress);
   void EndJob(const Job& job, const absl::StatusOr<JobResult>& result, bool drained);
-  std::optional<Job> ClaimNext();
+  absl::StatusOr<std::optional<Job>> ClaimNext();
   void CareLoop();
   void Notify(const std::vector<std::string>& names);
   void Call(Watcher& watcher);
@@ -467,7 +467,7 @@ JobService::Stats JobServiceImpl::GetStats() const {
 
 // ---- running
 
-std::optional<Job> JobServiceImpl::ClaimNext() {
+absl::StatusOr<std::optional<Job>> JobServiceImpl::ClaimNext() {
   std::optional<Job> claimed;
   const absl::Status status = database_.Write([&](soci::session& session) {
     OperationStore store(session);
@@ -487,7 +487,7 @@ std::optional<Job> JobServiceImpl::ClaimNext() {
     }
     return absl::OkStatus();
   });
-  if (!status.ok()) return std::nullopt;
+  if (!status.ok()) return status;
   if (claimed) {
     absl::MutexLock lock(&mutex_);
     served_[claimed->client] = ++turn_;
@@ -507,11 +507,18 @@ void JobServiceImpl::RunLoop() {
       if (stopping_) return;
       work_ = false;
     }
-    std::optional<Job> job = ClaimNext();
-    if (!job) continue;
+    const absl::StatusOr<std::optional<Job>> job = ClaimNext();
+    if (!job.ok()) {
+      // The store is full or away: look again in a while, as nobody else will say so.
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.poll);
+      work_ = true;
+      continue;
+    }
+    if (!job->has_value()) continue;
     // There may be more for the other threads.
     WakeRunners();
-    RunOne(*job);
+    RunOne(**job);
     WakeRunners();
   }
 }

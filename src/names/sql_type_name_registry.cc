@@ -99,7 +99,16 @@ Query ParseLoggedName(absl::string_view text) {
     name = name.substr(code + 5);
   }
   // code/torch/jit/LoweredModule/acme/__torch__/___torch_mangle_1.py[.Lin]
-  name = absl::StrReplaceAll(name, {{".py", ""}, {"/", "."}});
+  // ".py" ends a path or stands before a class; an atom may begin with "py".
+  for (size_t at = 0; (at = name.find(".py", at)) != std::string::npos;) {
+    const bool ends = at + 3 == name.size() || name[at + 3] == '.';
+    if (ends) {
+      name.erase(at, 3);
+    } else {
+      at += 3;
+    }
+  }
+  name = absl::StrReplaceAll(name, {{"/", "."}});
   if (const size_t begin = name.find("torch.jit.Lowered"); begin != std::string::npos) {
     name = name.substr(begin);
   }
@@ -265,16 +274,16 @@ absl::Status SqlTypeNameRegistry::Assign(soci::session& session, absl::Span<cons
       }
       // Another replica may be faster; then the next round sees its row.
       const std::string model = claim.model.hex();
-      const long long model_size = claim.model.size_bytes(),
-                      now = absl::ToUnixMicros(absl::Now());
+      const long long model_size = claim.model.size_bytes(), now = absl::ToUnixMicros(absl::Now());
       session << "INSERT INTO type_names (base_name, mangle, identity, model, model_size, "
                  "module_path, backend, backend_version, original_type, compile_spec, operation, "
                  "claimed) VALUES (:a, :b, :c, :d, :e, :f, :g, :h, :i, :j, :k, :l) ON CONFLICT DO "
                  "NOTHING",
-          soci::use(claim.base_name), soci::use(wanted_number), soci::use(identity), soci::use(model),
-          soci::use(model_size), soci::use(claim.module_path), soci::use(claim.backend),
-          soci::use(claim.backend_version), soci::use(claim.original_type),
-          soci::use(claim.compile_spec_sha256), soci::use(claim.operation), soci::use(now);
+          soci::use(claim.base_name), soci::use(wanted_number), soci::use(identity),
+          soci::use(model), soci::use(model_size), soci::use(claim.module_path),
+          soci::use(claim.backend), soci::use(claim.backend_version),
+          soci::use(claim.original_type), soci::use(claim.compile_spec_sha256),
+          soci::use(claim.operation), soci::use(now);
     }
   }
   return absl::OkStatus();

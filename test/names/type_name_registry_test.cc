@@ -143,6 +143,15 @@ TEST_P(RegistryTest, ResolvesANameInEveryFormThatALogShows) {
   EXPECT_TRUE(registry->Resolve("")->empty());
 }
 
+TEST_P(RegistryTest, ResolvesNamesWhoseAtomsBeginLikeAFileSuffix) {
+  auto database = Open();
+  auto registry = MakeSqlTypeNameRegistry(*database);
+  const std::string base = "torch.jit.LoweredModule.reference.__torch__.pytorch_net.python.Lin";
+  const uint32_t mangle = ClaimOne(*registry, MakeOrigin(base, "a"));
+  EXPECT_EQ(registry->Resolve(MangledName(base, mangle))->size(), 1u);
+  EXPECT_EQ(registry->Resolve(MangledName(base, mangle) + ".forward")->size(), 1u);
+}
+
 TEST_P(RegistryTest, NameWithoutMangleGivesEveryOriginNewestFirst) {
   auto database = Open();
   auto registry = MakeSqlTypeNameRegistry(*database);
