@@ -24,9 +24,15 @@ namespace lowerd::state {
 namespace {
 
 constexpr absl::string_view kSqlitePrefix = "sqlite:";
-// Bodies in one commit. A commit costs a flush of the disk, whatever it holds.
-constexpr size_t kMaxGroup = 512;
+// SQLite has one writer at a time, and a commit costs a flush of the disk whatever it holds: one
+// thread commits what has gathered in one go. PostgreSQL groups the commits of its connections by
+// itself; there a transaction of its own for each body keeps row locks short, and replicas from
+// waiting for each other in a circle.
+constexpr size_t kSqliteGroup = 512;
+constexpr size_t kPostgresqlWriters = 4;
 constexpr size_t kReaders = 4;
+// Tries of a body that other replicas get in the way of.
+constexpr int kMaxTries = 10;
 
 absl::Status FromSociError(const soci::soci_error& error) {
   const bool lost = error.get_error_category() == soci::soci_error::connection_error;
@@ -34,10 +40,21 @@ absl::Status FromSociError(const soci::soci_error& error) {
                    absl::StrCat("state store: ", error.get_error_message()));
 }
 
-absl::Status Run(soci::session& session, const std::function<absl::Status(soci::session&)>& body) {
+// Whether another replica was in the way, so that the same work can succeed when it is done again:
+// serialisation failure, deadlock, or a row that the other has just inserted.
+bool IsConflict(const soci::soci_error& error) {
+  const auto* postgresql = dynamic_cast<const soci::postgresql_soci_error*>(&error);
+  if (postgresql == nullptr) return false;
+  const std::string state = postgresql->sqlstate();
+  return state == "40001" || state == "40P01" || state == "23505";
+}
+
+absl::Status Run(soci::session& session, const std::function<absl::Status(soci::session&)>& body,
+                 bool* conflict = nullptr) {
   try {
     return body(session);
   } catch (const soci::soci_error& error) {
+    if (conflict != nullptr) *conflict = IsConflict(error);
     return FromSociError(error);
   }
 }
@@ -52,13 +69,16 @@ class DatabaseImpl final : public Database {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
     }
-    if (thread_.joinable()) thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   absl::Status Init() {
     try {
-      Connect(writer_);
-      LOWERD_RETURN_IF_ERROR(Migrate(writer_));
+      for (size_t i = 0; i < (engine_ == Engine::kSqlite ? 1 : kPostgresqlWriters); ++i) {
+        writers_.push_back(std::make_unique<soci::session>());
+        Connect(*writers_.back());
+        if (i == 0) LOWERD_RETURN_IF_ERROR(Migrate(*writers_.back()));
+      }
       for (size_t i = 0; i < kReaders; ++i) {
         auto reader = std::make_unique<soci::session>();
         Connect(*reader);
@@ -68,14 +88,16 @@ class DatabaseImpl final : public Database {
     } catch (const soci::soci_error& error) {
       return FromSociError(error);
     }
-    thread_ = std::thread([this] { WriteLoop(); });
+    for (const auto& writer : writers_) {
+      threads_.emplace_back([this, &session = *writer] { WriteLoop(session); });
+    }
     return absl::OkStatus();
   }
 
   Engine engine() const override { return engine_; }
 
   absl::Status Write(const std::function<absl::Status(soci::session&)>& body) override {
-    Pending pending{&body, absl::OkStatus(), {}};
+    Pending pending{&body};
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return MakeError(Reason::kServerUnavailable, "the state store is closed");
@@ -107,14 +129,21 @@ class DatabaseImpl final : public Database {
 
  private:
   struct Pending {
+    explicit Pending(const std::function<absl::Status(soci::session&)>* b) : body(b) {}
+
     const std::function<absl::Status(soci::session&)>* body;
     absl::Status status;
     absl::Notification done;
+    int tries = 0;
+    // The last try failed on another replica's work.
+    bool conflict = false;
   };
 
   void Connect(soci::session& session) {
     if (engine_ == Engine::kPostgresql) {
       session.open(soci::postgresql, parameters_);
+      // libpq prints notices to stderr.
+      session << "SET client_min_messages = warning";
       return;
     }
     session.open(soci::sqlite3, parameters_);
@@ -125,13 +154,15 @@ class DatabaseImpl final : public Database {
 
   void Reconnect(soci::session& session) {
     try {
-      session.reconnect();
+      session.close();
+      Connect(session);
     } catch (const soci::soci_error&) {
       // The next use says so.
     }
   }
 
-  void WriteLoop() {
+  void WriteLoop(soci::session& session) {
+    const size_t max_group = engine_ == Engine::kSqlite ? kSqliteGroup : 1;
     while (true) {
       std::vector<Pending*> group;
       {
@@ -142,33 +173,48 @@ class DatabaseImpl final : public Database {
             },
             this));
         if (queue_.empty()) return;
-        while (!queue_.empty() && group.size() < kMaxGroup) {
+        while (!queue_.empty() && group.size() < max_group) {
           group.push_back(queue_.front());
           queue_.pop_front();
         }
       }
-      const absl::Status commit = CommitGroup(group);
+      bool conflict = false;
+      const absl::Status commit = CommitGroup(session, group, conflict);
+      std::vector<Pending*> again;
       for (Pending* pending : group) {
-        if (pending->status.ok()) pending->status = commit;
-        pending->done.Notify();
+        if (pending->status.ok()) {
+          pending->status = commit;
+          pending->conflict = conflict;
+        }
+        if (!pending->status.ok() && pending->conflict && ++pending->tries < kMaxTries) {
+          again.push_back(pending);
+        } else {
+          pending->done.Notify();
+        }
       }
+      if (again.empty()) continue;
+      absl::MutexLock lock(&mutex_);
+      queue_.insert(queue_.begin(), again.begin(), again.end());
     }
   }
 
   // One transaction for all; each body has a savepoint of its own.
-  absl::Status CommitGroup(const std::vector<Pending*>& group) {
-    const absl::Status status = Run(writer_, [&](soci::session& session) {
+  absl::Status CommitGroup(soci::session& writer, const std::vector<Pending*>& group,
+                           bool& conflict) {
+    const auto body = [&](soci::session& session) {
       soci::transaction transaction(session);
       for (Pending* pending : group) {
         session << "SAVEPOINT body";
-        pending->status = Run(session, *pending->body);
+        pending->conflict = false;
+        pending->status = Run(session, *pending->body, &pending->conflict);
         if (!pending->status.ok()) session << "ROLLBACK TO SAVEPOINT body";
         session << "RELEASE SAVEPOINT body";
       }
       transaction.commit();
       return absl::OkStatus();
-    });
-    if (absl::IsUnavailable(status)) Reconnect(writer_);
+    };
+    const absl::Status status = Run(writer, body, &conflict);
+    if (absl::IsUnavailable(status)) Reconnect(writer);
     return status;
   }
 
@@ -176,8 +222,8 @@ class DatabaseImpl final : public Database {
   const std::string parameters_;
   // Held while SQLite's file is open, so that no second process opens it.
   const Fd lock_;
-  // Of the write loop only.
-  soci::session writer_;
+  // Each of one write loop only.
+  std::vector<std::unique_ptr<soci::session>> writers_;
 
   absl::Mutex mutex_;
   std::deque<Pending*> queue_ ABSL_GUARDED_BY(mutex_);
@@ -186,7 +232,7 @@ class DatabaseImpl final : public Database {
   absl::Mutex readers_mutex_;
   std::vector<std::unique_ptr<soci::session>> readers_ ABSL_GUARDED_BY(readers_mutex_);
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace

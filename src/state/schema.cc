@@ -48,7 +48,18 @@ constexpr Migration kMigrations[] = {
         " action_key TEXT PRIMARY KEY, result TEXT NOT NULL, outputs TEXT NOT NULL,"
         " created BIGINT NOT NULL)",
     }},
+    {{
+        // One wanted job an action, whichever replica it came to. Twins from before are told apart
+        // as jobs that nobody joins.
+        "UPDATE jobs SET bypass = 1 WHERE id NOT IN (SELECT MIN(id) FROM jobs GROUP BY action_key)",
+        "CREATE UNIQUE INDEX jobs_in_flight ON jobs (action_key)"
+        " WHERE bypass = 0 AND cancelled = 0",
+        "CREATE INDEX actions_by_time ON actions (created)",
+    }},
 };
+
+// Any number that other users of one database do not take.
+constexpr long long kMigrationLock = 0x6c6f77657264;
 
 constexpr int kVersion = static_cast<int>(std::size(kMigrations));
 
@@ -56,6 +67,10 @@ constexpr int kVersion = static_cast<int>(std::size(kMigrations));
 
 absl::Status Migrate(soci::session& session) {
   soci::transaction transaction(session);
+  // Replicas may start at once; "IF NOT EXISTS" alone does not make them wait for each other.
+  if (session.get_backend_name() == "postgresql") {
+    session << "SELECT pg_advisory_xact_lock(" << kMigrationLock << ")";
+  }
   session << "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";
   long long version = 0;
   session << "SELECT COALESCE(MAX(version), 0) FROM schema_version", soci::into(version);

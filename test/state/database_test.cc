@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include <soci/postgresql/soci-postgresql.h>
 #include <soci/soci.h>
 
 #include "src/base/error.h"
@@ -108,6 +109,33 @@ TEST(StateLocationTest, UnknownLocationsAndUnreachableServersAreErrors) {
   EXPECT_FALSE(Database::Open("sqlite:/nonexistent/state.db").ok());
 }
 
+class PostgresqlTest : public test::DatabaseTest {};
+
+TEST_P(PostgresqlTest, ConnectionsComeBackAfterTheServerDroppedThem) {
+  auto database = Open();
+  const auto ask = [](soci::session& session) {
+    int one = 0;
+    session << "SELECT 1", soci::into(one);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(database->Write(ask).ok());
+  {
+    soci::session admin(soci::postgresql, location());
+    admin << "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> "
+             "pg_backend_pid() AND datname = current_database()";
+  }
+  // Each connection fails at most once.
+  int failed = 0;
+  for (int i = 0; i < 100; ++i) {
+    failed += database->Write(ask).ok() ? 0 : 1;
+    failed += database->Read(ask).ok() ? 0 : 1;
+  }
+  EXPECT_LE(failed, 8);
+  EXPECT_TRUE(database->Write(ask).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Served, PostgresqlTest, testing::Values(Database::Engine::kPostgresql),
+                         test::EngineName);
 INSTANTIATE_TEST_SUITE_P(Engines, StateTest, test::BothEngines(), test::EngineName);
 
 }  // namespace
