@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -25,6 +27,10 @@ constexpr char kColumns[] =
 constexpr int kDefaultPage = 100;
 constexpr int kMaxPage = 1000;
 constexpr size_t kMaxLoggedName = 10'000;
+// Meanings of one logged name that are returned.
+constexpr int kMaxMeanings = 1000;
+// Names in memory; some hundred bytes each.
+constexpr size_t kMaxKnown = 200'000;
 
 std::string Hex(const Digest::Hash& hash) { return Digest(hash, 0).hex(); }
 
@@ -135,6 +141,8 @@ class SqlTypeNameRegistry final : public TypeNameRegistry {
         [&](soci::session& session) { return Assign(session, claims, /*record=*/true, out); });
     if (!status.ok()) return status;
     absl::MutexLock lock(&mutex_);
+    // Names in use come back at once.
+    if (known_.size() >= kMaxKnown) known_.clear();
     for (size_t i = 0; i < claims.size(); ++i) {
       known_.emplace(std::pair(claims[i].base_name, claims[i].identity), out[i]);
     }
@@ -157,7 +165,8 @@ class SqlTypeNameRegistry final : public TypeNameRegistry {
       and_mangle = " AND mangle = :m";
       numbers.push_back(query.mangle);
     }
-    const std::string rest = and_mangle + " ORDER BY claimed DESC, base_name, mangle";
+    const std::string rest =
+        absl::StrCat(and_mangle, " ORDER BY claimed DESC, base_name, mangle LIMIT ", kMaxMeanings);
     std::vector<NamedOrigin> out;
     LOWERD_RETURN_IF_ERROR(database_.Read([&](soci::session& session) {
       for (const std::string& base : query.base_names) {
@@ -243,16 +252,46 @@ class SqlTypeNameRegistry final : public TypeNameRegistry {
 
 absl::Status SqlTypeNameRegistry::Assign(soci::session& session, absl::Span<const Origin> claims,
                                          bool record, std::vector<uint32_t>& out) {
+  // One order everywhere: replicas that claim the same names at once cannot wait for each other in
+  // a circle, and who gets the next free N does not depend on the order of the claims.
+  std::vector<size_t> order(claims.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::tie(claims[a].base_name, claims[a].identity) <
+           std::tie(claims[b].base_name, claims[b].identity);
+  });
+
+  // Prepared once: a batch of names is bound to them one after the other.
+  Origin claim;
+  std::string identity, model, holder;
+  long long mangle = 0, wanted = 0, model_size = 0;
+  const long long now = absl::ToUnixMicros(absl::Now());
+  soci::statement find =
+      (session.prepare << "SELECT mangle FROM type_names WHERE base_name = :b AND identity = :i",
+       soci::use(claim.base_name), soci::use(identity), soci::into(mangle));
+  soci::statement find_holder =
+      (session.prepare << "SELECT identity FROM type_names WHERE base_name = :b AND mangle = :m",
+       soci::use(claim.base_name), soci::use(wanted), soci::into(holder));
+  soci::statement insert =
+      (session.prepare
+           << "INSERT INTO type_names (base_name, mangle, identity, model, model_size, "
+              "module_path, backend, backend_version, original_type, compile_spec, operation, "
+              "claimed) VALUES (:a, :b, :c, :d, :e, :f, :g, :h, :i, :j, :k, :l) ON CONFLICT DO "
+              "NOTHING",
+       soci::use(claim.base_name), soci::use(wanted), soci::use(identity), soci::use(model),
+       soci::use(model_size), soci::use(claim.module_path), soci::use(claim.backend),
+       soci::use(claim.backend_version), soci::use(claim.original_type),
+       soci::use(claim.compile_spec_sha256), soci::use(claim.operation), soci::use(now));
+
   // What a dry run has given out but not recorded.
   std::set<std::pair<std::string, uint32_t>> taken;
-  for (size_t i = 0; i < claims.size(); ++i) {
-    const Origin& claim = claims[i];
-    const std::string identity = Hex(claim.identity);
+  for (const size_t i : order) {
+    claim = claims[i];
+    identity = Hex(claim.identity);
+    model = claim.model.hex();
+    model_size = claim.model.size_bytes();
     for (uint32_t tries = 0;; ++tries) {
-      long long mangle = -1;
-      session << "SELECT mangle FROM type_names WHERE base_name = :b AND identity = :i",
-          soci::use(claim.base_name), soci::use(identity), soci::into(mangle);
-      if (session.got_data()) {
+      if (find.execute(true)) {
         out[i] = static_cast<uint32_t>(mangle);
         break;
       }
@@ -260,30 +299,22 @@ absl::Status SqlTypeNameRegistry::Assign(soci::session& session, absl::Span<cons
         return MakeError(Reason::kInternalError,
                          absl::StrCat("all ", range_, " names of ", claim.base_name, " are taken"));
       }
-      const uint32_t wanted = static_cast<uint32_t>(
+      const uint32_t candidate = static_cast<uint32_t>(
           (uint64_t{PreferredMangle(claim.base_name, claim.identity, range_)} + tries) % range_);
-      const long long wanted_number = wanted;
-      std::string holder;
-      session << "SELECT identity FROM type_names WHERE base_name = :b AND mangle = :m",
-          soci::use(claim.base_name), soci::use(wanted_number), soci::into(holder);
-      if (session.got_data() || taken.count({claim.base_name, wanted}) != 0) continue;
-      if (!record) {
-        taken.emplace(claim.base_name, wanted);
-        out[i] = wanted;
+      wanted = candidate;
+      bool got;
+      if (record) {
+        // Nothing is inserted if another identity holds N, or if another replica was faster with
+        // this one; then the next round sees its row.
+        insert.execute(true);
+        got = insert.get_affected_rows() == 1;
+      } else {
+        got = !find_holder.execute(true) && taken.emplace(claim.base_name, candidate).second;
+      }
+      if (got) {
+        out[i] = candidate;
         break;
       }
-      // Another replica may be faster; then the next round sees its row.
-      const std::string model = claim.model.hex();
-      const long long model_size = claim.model.size_bytes(), now = absl::ToUnixMicros(absl::Now());
-      session << "INSERT INTO type_names (base_name, mangle, identity, model, model_size, "
-                 "module_path, backend, backend_version, original_type, compile_spec, operation, "
-                 "claimed) VALUES (:a, :b, :c, :d, :e, :f, :g, :h, :i, :j, :k, :l) ON CONFLICT DO "
-                 "NOTHING",
-          soci::use(claim.base_name), soci::use(wanted_number), soci::use(identity),
-          soci::use(model), soci::use(model_size), soci::use(claim.module_path),
-          soci::use(claim.backend), soci::use(claim.backend_version),
-          soci::use(claim.original_type), soci::use(claim.compile_spec_sha256),
-          soci::use(claim.operation), soci::use(now);
     }
   }
   return absl::OkStatus();

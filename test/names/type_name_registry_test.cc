@@ -183,6 +183,28 @@ TEST_P(RegistryTest, ListsInPagesByPrefix) {
   EXPECT_TRUE(HasReason(registry->List("", 7, "junk").status(), Reason::kInvalidRequest));
 }
 
+// Two registries are two replicas where the engine lets two open one database.
+TEST_P(RegistryTest, ClaimsOfTheSameNamesInOppositeOrderAtOnceAgree) {
+  const bool replicas = GetParam() == state::Database::Engine::kPostgresql;
+  auto first_database = Open(), second_database = replicas ? Open() : nullptr;
+  auto first = MakeSqlTypeNameRegistry(*first_database),
+       second = MakeSqlTypeNameRegistry(replicas ? *second_database : *first_database);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Origin> claims;
+    for (int i = 0; i < 20; ++i) {
+      claims.push_back(MakeOrigin(absl::StrCat(kBase, i), absl::StrCat(round)));
+    }
+    const std::vector<Origin> reversed(claims.rbegin(), claims.rend());
+    absl::StatusOr<std::vector<uint32_t>> there;
+    std::thread other([&] { there = second->Claim(reversed); });
+    const auto here = first->Claim(claims);
+    other.join();
+    ASSERT_TRUE(here.ok()) << here.status();
+    ASSERT_TRUE(there.ok()) << there.status();
+    EXPECT_EQ(*here, std::vector<uint32_t>(there->rbegin(), there->rend()));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, RegistryTest, test::BothEngines(), test::EngineName);
 
 }  // namespace
