@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
@@ -32,13 +33,17 @@ constexpr int kDefaultPage = 100;
 constexpr int kMaxPage = 1000;
 // A job that took its server down so often is given up.
 constexpr int kMaxAttempts = 5;
-// Progress is written for other replicas at most so often; states always are.
-constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
-constexpr absl::Duration kQueueFullRetry = absl::Seconds(5);
+// Bounds of what a client is told to wait when the queue is full.
+constexpr absl::Duration kMinRetry = absl::Seconds(1);
+constexpr absl::Duration kMaxRetry = absl::Seconds(60);
+// Clients whose turn is remembered.
+constexpr size_t kMaxServed = 10'000;
 
+// 128 random bits from the system: unique over all replicas and days, and nobody can guess another
+// client's.
 std::string NewId() {
-  static thread_local std::mt19937_64 random{std::random_device{}()};
-  return absl::StrCat(absl::Hex(random(), absl::kZeroPad16), absl::Hex(random(), absl::kZeroPad16));
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
 }
 
 absl::Status CancelledByCaller(absl::string_view name) {
@@ -81,11 +86,7 @@ class JobServiceImpl final : public JobService {
     LOWERD_RETURN_IF_ERROR(database_.Write([&](soci::session& session) {
       OperationStore store(session);
       // Only one process has a SQLite file open, so whatever runs there runs no more.
-      if (database_.engine() == state::Database::Engine::kSqlite) {
-        store.RequeueAll();
-      } else {
-        store.RequeueExpired(absl::Now());
-      }
+      store.RequeueExpired(shared() ? absl::Now() : absl::InfiniteFuture());
       return absl::OkStatus();
     }));
     std::vector<Job> queued;
@@ -95,7 +96,7 @@ class JobServiceImpl final : public JobService {
     }));
     for (const Job& job : queued) {
       // An input that is gone shows when the job runs.
-      if (auto pin = blobs_.PinAll(job.inputs); pin.ok()) Keep(job.id, *std::move(pin));
+      if (auto pin = blobs_.PinAll(job.inputs); pin.ok()) Keep(job.id, *std::move(pin), true);
     }
     for (int i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { RunLoop(); });
     threads_.emplace_back([this] { CareLoop(); });
@@ -127,10 +128,21 @@ class JobServiceImpl final : public JobService {
  private:
   // A job that this process runs.
   struct Running {
-    std::shared_ptr<Cancellation> cancellation = std::make_shared<Cancellation>();
+    explicit Running(const Job& j) : job(j), started(absl::Now()) {}
+
+    const Job job;
+    const absl::Time started;
+    Cancellation cancellation;
+    // Guarded by mutex_, as what follows.
     Progress progress;
-    int attempt = 0;
-    absl::Time written;
+    // Not yet in the state store.
+    bool changed = false;
+  };
+
+  struct KeptPin {
+    std::unique_ptr<blob::Pin> pin;
+    // The job's row has been committed.
+    bool queued = false;
   };
 
   struct Watcher {
@@ -165,21 +177,34 @@ class JobServiceImpl final : public JobService {
     return missing.ok() && missing->empty();
   }
 
-  void Keep(const std::string& job, std::unique_ptr<blob::Pin> pin) {
+  void Keep(const std::string& job, std::unique_ptr<blob::Pin> pin, bool queued) {
     absl::MutexLock lock(&mutex_);
-    pins_[job] = std::move(pin);
+    pins_[job] = {std::move(pin), queued};
   }
+
+  // Other replicas may work on the same state.
+  bool shared() const { return database_.engine() == state::Database::Engine::kPostgresql; }
+
+  // When a place in a full queue may be free.
+  absl::Duration QueueFullDelay();
 
   // Adds what only memory knows: fresh progress, place in the queue.
   void Complete(OperationStore& store, Operation& operation);
 
   void RunLoop();
   void RunOne(const Job& job);
-  void OnProgress(const Job& job, Running& running, const Progress& progress);
-  void EndJob(const Job& job, const absl::StatusOr<JobResult>& result, bool drained);
+  void OnProgress(Running& running, const Progress& progress);
+  void EndJob(const std::shared_ptr<Running>& running, const absl::StatusOr<JobResult>& result);
+  // Brings the state store up to date with what running jobs have reported.
+  absl::Status FlushProgress();
+  // Stops what runs here and is not wanted or not ours any more.
+  void StopUnwanted();
+  // Other replicas end jobs whose inputs are pinned here.
+  void DropPins();
   absl::StatusOr<std::optional<Job>> ClaimNext();
   void CareLoop();
   void Notify(const std::vector<std::string>& names);
+  void NotifyOperationsOf(const std::string& job);
   void Call(Watcher& watcher);
   void WakeRunners() {
     absl::MutexLock lock(&mutex_);
@@ -201,7 +226,9 @@ class JobServiceImpl final : public JobService {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::shared_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
   // Inputs of jobs that are not done.
-  std::map<std::string, std::unique_ptr<blob::Pin>> pins_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, KeptPin> pins_ ABSL_GUARDED_BY(mutex_);
+  // A moving average.
+  absl::Duration job_time_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
   // When each client was served last, by a counter.
   std::map<std::string, int64_t> served_ ABSL_GUARDED_BY(mutex_);
   int64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -222,8 +249,10 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
   }
   LOWERD_ASSIGN_OR_RETURN(std::unique_ptr<blob::Pin> pin, blobs_.PinAll(request.inputs));
   Operation operation;
-  std::string new_job;
+  const std::string new_job = NewId();
   bool enqueued = false;
+  // Kept before anybody can see the job, as it may end before this call does.
+  Keep(new_job, std::move(pin), /*queued=*/false);
   const absl::Status status = database_.Write([&](soci::session& session) -> absl::Status {
     OperationStore store(session);
     enqueued = false;
@@ -244,6 +273,21 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     operation.bypass_cache = request.bypass_cache;
     operation.created = operation.updated = absl::Now();
     if (!request.bypass_cache) {
+      // The job first: one that ends just now shows up as its action.
+      if (const auto job = store.FindJob(request.action_key)) {
+        operation.cached = true;
+        store.RaisePriority(*job, request.priority);
+        const std::vector<std::string> siblings = store.OperationsOf(*job);
+        if (!siblings.empty()) {
+          const Operation sibling = *store.Find(siblings.front());
+          operation.progress = sibling.progress;
+          operation.attempt = sibling.attempt;
+          operation.started = sibling.started;
+        }
+        store.Insert(operation, *job);
+        Complete(store, operation);
+        return absl::OkStatus();
+      }
       if (auto action = store.FindAction(request.action_key)) {
         if (OutputsAreHere(*action)) {
           cache_.Put(request.action_key, *action);
@@ -258,23 +302,17 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
         store.DeleteAction(request.action_key);
         cache_.Erase(request.action_key);
       }
-      if (const auto job = store.FindJob(request.action_key)) {
-        operation.cached = true;
-        store.Insert(operation, *job);
-        Complete(store, operation);
-        return absl::OkStatus();
-      }
     }
     const int queued = store.CountQueued();
     if (queued >= options_.max_queued) {
       absl::Status full =
           MakeError(Reason::kQueueFull,
                     absl::StrCat(queued, " jobs are waiting already; try again in a while"));
-      SetRetryDelay(full, kQueueFullRetry);
+      SetRetryDelay(full, QueueFullDelay());
       return full;
     }
     Job job;
-    job.id = new_job = NewId();
+    job.id = new_job;
     job.action_key = request.action_key;
     job.client = request.client;
     job.request = request.request;
@@ -287,12 +325,23 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     enqueued = true;
     return absl::OkStatus();
   });
-  LOWERD_RETURN_IF_ERROR(status);
-  if (enqueued) {
-    Keep(new_job, std::move(pin));
-    WakeRunners();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto kept = pins_.find(new_job);
+    if (status.ok() && enqueued) {
+      work_ = true;
+      if (kept != pins_.end()) kept->second.queued = true;
+    } else if (kept != pins_.end()) {
+      pins_.erase(kept);
+    }
   }
+  LOWERD_RETURN_IF_ERROR(status);
   return operation;
+}
+
+absl::Duration JobServiceImpl::QueueFullDelay() {
+  absl::MutexLock lock(&mutex_);
+  return std::clamp(job_time_ / std::max(options_.workers, 1), kMinRetry, kMaxRetry);
 }
 
 void JobServiceImpl::Complete(OperationStore& store, Operation& operation) {
@@ -303,8 +352,8 @@ void JobServiceImpl::Complete(OperationStore& store, Operation& operation) {
     const auto found = running_.find(job);
     if (found != running_.end()) {
       operation.progress = found->second->progress;
-      operation.attempt = found->second->attempt;
-      if (!operation.started) operation.started = operation.updated;
+      operation.attempt = found->second->job.attempt;
+      if (!operation.started) operation.started = found->second->started;
       return;
     }
   }
@@ -348,6 +397,8 @@ absl::StatusOr<JobService::Page> JobServiceImpl::List(const Filter& filter, int 
     name = absl::StrCat(kNamePrefix, parts[1]);
   }
   Page out;
+  // The filter looks at rows.
+  if (filter.state) LOWERD_RETURN_IF_ERROR(FlushProgress());
   LOWERD_RETURN_IF_ERROR(database_.Read([&](soci::session& session) {
     OperationStore store(session);
     // One more than asked for tells whether there is another page.
@@ -373,14 +424,15 @@ absl::Status JobServiceImpl::Cancel(absl::string_view name) {
     const std::string operation(name);
     if (!store.Find(operation)) return NotFoundError("operation", name);
     const std::string job = store.JobOf(operation);
+    const std::optional<bool> running = store.LockJob(job);
     if (!store.End(operation, CancelledByCaller(name))) return absl::OkStatus();
     // The job goes on while another operation wants it.
-    if (job.empty() || !store.OperationsOf(job).empty()) return absl::OkStatus();
+    if (!running || !store.OperationsOf(job).empty()) return absl::OkStatus();
     unwanted = job;
-    if (store.Position(job) > 0) {
-      store.DeleteJob(job);
-    } else {
+    if (*running) {
       store.SetCancelled(job);
+    } else {
+      store.DeleteJob(job);
     }
     return absl::OkStatus();
   }));
@@ -388,7 +440,7 @@ absl::Status JobServiceImpl::Cancel(absl::string_view name) {
     absl::MutexLock lock(&mutex_);
     const auto found = running_.find(unwanted);
     if (found != running_.end()) {
-      found->second->cancellation->Cancel();
+      found->second->cancellation.Cancel();
     } else {
       pins_.erase(unwanted);
     }
@@ -398,6 +450,8 @@ absl::Status JobServiceImpl::Cancel(absl::string_view name) {
 }
 
 absl::Status JobServiceImpl::Delete(absl::string_view name) {
+  // There is no row to delete; the action serves others.
+  if (absl::StartsWith(name, kCachedPrefix)) return Get(name).status();
   LOWERD_RETURN_IF_ERROR(database_.Write([&](soci::session& session) -> absl::Status {
     OperationStore store(session);
     const auto operation = store.Find(std::string(name));
@@ -490,6 +544,8 @@ absl::StatusOr<std::optional<Job>> JobServiceImpl::ClaimNext() {
   if (!status.ok()) return status;
   if (claimed) {
     absl::MutexLock lock(&mutex_);
+    // Forgetting costs one turn.
+    if (served_.size() >= kMaxServed) served_.clear();
     served_[claimed->client] = ++turn_;
   }
   return claimed;
@@ -524,20 +580,19 @@ void JobServiceImpl::RunLoop() {
 }
 
 void JobServiceImpl::RunOne(const Job& job) {
-  auto running = std::make_shared<Running>();
-  running->attempt = job.attempt;
+  auto running = std::make_shared<Running>(job);
   running->progress.state = State::kLoading;
   {
     absl::MutexLock lock(&mutex_);
     running_[job.id] = running;
-    if (draining_) running->cancellation->Cancel();
+    if (draining_) running->cancellation.Cancel();
   }
   absl::StatusOr<JobResult> result = absl::UnknownError("not run");
   if (job.attempt > kMaxAttempts) {
     result = MakeError(Reason::kWorkerCrashed, absl::StrCat("the server went down ", kMaxAttempts,
                                                             " times during this job"));
   } else {
-    OnProgress(job, *running, running->progress);
+    NotifyOperationsOf(job.id);
     Operation operation;
     operation.name = absl::StrCat(kNamePrefix, job.id);
     std::vector<std::string> names;
@@ -554,61 +609,61 @@ void JobServiceImpl::RunOne(const Job& job) {
     operation.bypass_cache = job.bypass_cache;
     operation.attempt = job.attempt;
     operation.progress = running->progress;
-    result = runner_.Run(operation, *running->cancellation,
-                         [&](const Progress& progress) { OnProgress(job, *running, progress); });
+    result = runner_.Run(operation, running->cancellation,
+                         [&](const Progress& progress) { OnProgress(*running, progress); });
   }
-  bool drained;
-  {
-    absl::MutexLock lock(&mutex_);
-    drained = draining_ && running->cancellation->cancelled();
-  }
-  EndJob(job, result, drained);
+  EndJob(running, result);
 }
 
-void JobServiceImpl::OnProgress(const Job& job, Running& running, const Progress& progress) {
-  std::vector<std::string> names;
-  bool write;
+void JobServiceImpl::OnProgress(Running& running, const Progress& progress) {
   {
     absl::MutexLock lock(&mutex_);
-    const bool changed = running.progress.state != progress.state;
     running.progress = progress;
-    write = changed || absl::Now() - running.written > kProgressInterval;
-    if (write) running.written = absl::Now();
+    running.changed = true;
   }
-  bool watched;
+  NotifyOperationsOf(running.job.id);
+}
+
+void JobServiceImpl::NotifyOperationsOf(const std::string& job) {
   {
     absl::MutexLock lock(&watch_mutex_);
-    watched = !watchers_.empty();
+    if (watchers_.empty()) return;
   }
-  // One replica needs no rows to know how its own jobs stand.
-  const bool shared = database_.engine() == state::Database::Engine::kPostgresql;
-  if (write && shared) {
-    (void)database_.Write([&](soci::session& session) {
-      OperationStore(session).SetProgress(job.id, progress, running.attempt);
-      return absl::OkStatus();
-    });
-  }
-  if (!watched) return;
+  std::vector<std::string> names;
   (void)database_.Read([&](soci::session& session) {
-    names = OperationStore(session).OperationsOf(job.id);
+    names = OperationStore(session).OperationsOf(job);
     return absl::OkStatus();
   });
   Notify(names);
 }
 
-void JobServiceImpl::EndJob(const Job& job, const absl::StatusOr<JobResult>& result, bool drained) {
-  const bool requeue = !result.ok() && (HasReason(result.status(), Reason::kServerUnavailable) ||
-                                        (drained && absl::IsCancelled(result.status())));
+void JobServiceImpl::EndJob(const std::shared_ptr<Running>& running,
+                            const absl::StatusOr<JobResult>& result) {
+  const Job& job = running->job;
+  Progress progress;
+  bool drained;
+  {
+    absl::MutexLock lock(&mutex_);
+    drained = draining_ && running->cancellation.cancelled();
+    progress = running->progress;
+    job_time_ = (job_time_ * 7 + (absl::Now() - running->started)) / 8;
+  }
+  const bool give_back = !result.ok() && (HasReason(result.status(), Reason::kServerUnavailable) ||
+                                          (drained && absl::IsCancelled(result.status())));
   if (result.ok() && result->cacheable) {
     cache_.Put(job.action_key, {result->result, result->outputs});
   }
   std::vector<std::string> names;
-  const absl::Status status = database_.Write([&](soci::session& session) {
+  const auto end = [&](soci::session& session) {
     OperationStore store(session);
-    if (requeue) {
-      store.Requeue(job.id);
+    names.clear();
+    // Another replica has the job since its lease ran out, and ends it.
+    if (!store.LockClaimed(job)) return absl::OkStatus();
+    if (give_back) {
+      store.GiveBack(job);
       return absl::OkStatus();
     }
+    store.SetProgress(job, progress);
     if (result.ok()) {
       names = store.EndAll(job.id, absl::OkStatus(), result->result, result->outputs);
       if (result->cacheable) store.PutAction(job.action_key, {result->result, result->outputs});
@@ -617,42 +672,103 @@ void JobServiceImpl::EndJob(const Job& job, const absl::StatusOr<JobResult>& res
     }
     store.DeleteJob(job.id);
     return absl::OkStatus();
-  });
+  };
+  absl::Status status = database_.Write(end);
+  // A full disk or a database that is away must not cost the work: the job stays ours until its
+  // end is written, or until the server goes down and the next one does it again.
+  while (!status.ok()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&draining_), options_.poll);
+      if (draining_) break;
+    }
+    status = database_.Write(end);
+  }
   {
     absl::MutexLock lock(&mutex_);
     running_.erase(job.id);
-    // An end that could not be written leaves the job to its lease.
-    if (status.ok() && !requeue) pins_.erase(job.id);
+    if (!give_back) pins_.erase(job.id);
   }
   Notify(names);
 }
 
 // ---- care
 
+absl::Status JobServiceImpl::FlushProgress() {
+  std::vector<std::pair<Job, Progress>> changed;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [id, running] : running_) {
+      if (!running->changed) continue;
+      running->changed = false;
+      changed.emplace_back(running->job, running->progress);
+    }
+  }
+  if (changed.empty()) return absl::OkStatus();
+  return database_.Write([&](soci::session& session) {
+    OperationStore store(session);
+    for (const auto& [job, progress] : changed) {
+      if (store.LockClaimed(job)) store.SetProgress(job, progress);
+    }
+    return absl::OkStatus();
+  });
+}
+
+void JobServiceImpl::StopUnwanted() {
+  std::vector<std::shared_ptr<Running>> running;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, job] : running_) running.push_back(job);
+  }
+  if (running.empty()) return;
+  std::vector<std::string> wanted;
+  const absl::Status status = database_.Read([&](soci::session& session) {
+    wanted = OperationStore(session).WantedJobs(options_.replica);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return;
+  const std::set<std::string> keep(wanted.begin(), wanted.end());
+  for (const std::shared_ptr<Running>& job : running) {
+    if (keep.count(job->job.id) == 0) job->cancellation.Cancel();
+  }
+}
+
+void JobServiceImpl::DropPins() {
+  std::vector<std::string> kept;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [job, pin] : pins_) {
+      if (pin.queued) kept.push_back(job);
+    }
+  }
+  if (kept.empty()) return;
+  std::vector<std::string> all;
+  const absl::Status status = database_.Read([&](soci::session& session) {
+    all = OperationStore(session).AllJobs();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return;
+  const std::set<std::string> jobs(all.begin(), all.end());
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& job : kept) {
+    if (jobs.count(job) == 0) pins_.erase(job);
+  }
+}
+
 void JobServiceImpl::CareLoop() {
   absl::Time next_renewal = absl::Now();
-  const bool shared = database_.engine() == state::Database::Engine::kPostgresql;
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.poll);
       if (stopping_) return;
     }
-    if (shared) {
-      // Others may have queued, cancelled and ended things.
-      std::vector<std::string> cancelled;
-      (void)database_.Read([&](soci::session& session) {
-        cancelled = OperationStore(session).CancelledJobs(options_.replica);
-        return absl::OkStatus();
-      });
-      {
-        absl::MutexLock lock(&mutex_);
-        for (const std::string& job : cancelled) {
-          const auto found = running_.find(job);
-          if (found != running_.end()) found->second->cancellation->Cancel();
-        }
-        work_ = true;
-      }
+    // What fails here is tried again in the next round.
+    (void)FlushProgress();
+    StopUnwanted();
+    if (shared()) {
+      // Others may have queued and ended things.
+      WakeRunners();
       std::vector<std::shared_ptr<Watcher>> watchers;
       {
         absl::MutexLock lock(&watch_mutex_);
@@ -674,12 +790,15 @@ void JobServiceImpl::CareLoop() {
     int requeued = 0;
     (void)database_.Write([&](soci::session& session) {
       OperationStore store(session);
-      store.Renew(options_.replica, absl::Now() + options_.lease);
-      requeued = shared ? store.RequeueExpired(absl::Now()) : 0;
-      store.DeleteEndedBefore(absl::Now() - options_.retention);
+      const absl::Time now = absl::Now();
+      store.Renew(options_.replica, now + options_.lease);
+      requeued = store.RequeueExpired(now);
+      store.DeleteEndedBefore(now - options_.retention);
+      store.DeleteActionsBefore(now - options_.action_retention);
       return absl::OkStatus();
     });
     if (requeued > 0) WakeRunners();
+    DropPins();
   }
 }
 
@@ -688,7 +807,7 @@ void JobServiceImpl::Drain(absl::Duration grace) {
   draining_ = true;
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_.empty(); };
   if (!mutex_.AwaitWithTimeout(absl::Condition(&idle), grace)) {
-    for (auto& [job, running] : running_) running->cancellation->Cancel();
+    for (auto& [job, running] : running_) running->cancellation.Cancel();
     mutex_.Await(absl::Condition(&idle));
   }
 }

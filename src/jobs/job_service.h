@@ -33,9 +33,12 @@ class JobService {
     int max_queued = 1000;
     // How long finished operations stay readable.
     absl::Duration retention = absl::Hours(7 * 24);
+    // How long the result of an action answers equal requests.
+    absl::Duration action_retention = absl::Hours(90 * 24);
     // A lease that was not renewed for so long is taken over by another replica.
     absl::Duration lease = absl::Seconds(30);
-    // How often other replicas' changes are looked for.
+    // How often progress is written, other replicas' changes are looked for, and what could not be
+    // written is tried again.
     absl::Duration poll = absl::Milliseconds(500);
     // Unique to this process.
     std::string replica;

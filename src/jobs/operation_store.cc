@@ -96,14 +96,16 @@ struct JobRow {
   }
 
   Job ToJob() const {
-    return {id,
-            action_key,
-            client,
-            Unhex(request),
-            DecodeDigests(inputs),
-            static_cast<int>(priority),
-            bypass != 0,
-            static_cast<int>(attempt)};
+    Job out;
+    out.id = id;
+    out.action_key = action_key;
+    out.client = client;
+    out.request = Unhex(request);
+    out.inputs = DecodeDigests(inputs);
+    out.priority = static_cast<int>(priority);
+    out.bypass_cache = bypass != 0;
+    out.attempt = static_cast<int>(attempt);
+    return out;
   }
 };
 
@@ -168,17 +170,20 @@ void OperationStore::Insert(const Operation& o, const std::string& job) {
                     error = o.error.ok() ? "" : Hex(SerializeStatus(o.error)),
                     result = Hex(o.result);
   const long long priority = o.priority, state = static_cast<long long>(o.progress.state),
-                  cached = o.cached, failed = !o.error.ok(), created = Micros(o.created),
+                  targets_done = o.progress.targets_done, targets_total = o.progress.targets_total,
+                  attempt = o.attempt, cached = o.cached, failed = !o.error.ok(),
+                  created = Micros(o.created), started = o.started ? Micros(*o.started) : 0,
                   updated = Micros(o.updated), ended = o.ended ? Micros(*o.ended) : 0;
   session_
       << "INSERT INTO operations (name, client, request_id, job, action_key, inputs, priority, "
          "state, targets_done, targets_total, attempt, cancel_requested, cached, failed, error, "
          "result, outputs, created, started, updated, ended) VALUES (:a, :b, :c, :d, :e, :f, "
-         ":g, :h, 0, 0, 0, 0, :i, :j, :k, :l, :m, :n, 0, :o, :p)",
+         ":g, :h, :i, :j, :k, 0, :l, :m, :n, :o, :p, :q, :r, :s, :t)",
       soci::use(o.name), soci::use(o.client), soci::use(o.request_id), soci::use(job),
       soci::use(o.action_key), soci::use(inputs), soci::use(priority), soci::use(state),
-      soci::use(cached), soci::use(failed), soci::use(error), soci::use(result), soci::use(outputs),
-      soci::use(created), soci::use(updated), soci::use(ended);
+      soci::use(targets_done), soci::use(targets_total), soci::use(attempt), soci::use(cached),
+      soci::use(failed), soci::use(error), soci::use(result), soci::use(outputs),
+      soci::use(created), soci::use(started), soci::use(updated), soci::use(ended);
 }
 
 std::vector<Operation> OperationStore::List(const JobService::Filter& filter, int limit,
@@ -206,16 +211,16 @@ std::vector<Operation> OperationStore::List(const JobService::Filter& filter, in
   return out;
 }
 
-void OperationStore::SetProgress(const std::string& job, const Progress& progress, int attempt) {
+void OperationStore::SetProgress(const Job& job, const Progress& progress) {
   const long long state = static_cast<long long>(progress.state), done = progress.targets_done,
-                  total = progress.targets_total, tries = attempt, now = Micros(absl::Now()),
+                  total = progress.targets_total, tries = job.attempt, now = Micros(absl::Now()),
                   ended = static_cast<long long>(State::kDone);
   session_
       << "UPDATE operations SET state = :a, targets_done = :b, targets_total = :c, attempt = "
          ":d, updated = :e, started = CASE WHEN started = 0 THEN :f ELSE started END WHERE job "
          "= :g AND state <> :h",
       soci::use(state), soci::use(done), soci::use(total), soci::use(tries), soci::use(now),
-      soci::use(now), soci::use(job), soci::use(ended);
+      soci::use(now), soci::use(job.id), soci::use(ended);
 }
 
 std::vector<std::string> OperationStore::EndAll(const std::string& job, const absl::Status& error,
@@ -274,12 +279,45 @@ std::vector<std::string> OperationStore::OperationsOf(const std::string& job) {
                {job});
 }
 
+const char* OperationStore::ForUpdate() const {
+  // SQLite has one writer at a time and no such words.
+  return session_.get_backend_name() == "postgresql" ? " FOR UPDATE" : "";
+}
+
 std::optional<std::string> OperationStore::FindJob(const std::string& action_key) {
-  const auto ids =
-      Texts(session_, "SELECT id FROM jobs WHERE action_key = :k AND bypass = 0 AND cancelled = 0",
-            {action_key});
+  const auto ids = Texts(
+      session_,
+      absl::StrCat("SELECT id FROM jobs WHERE action_key = :k AND bypass = 0 AND cancelled = 0",
+                   ForUpdate()),
+      {action_key});
   if (ids.empty()) return std::nullopt;
   return ids.front();
+}
+
+std::optional<bool> OperationStore::LockJob(const std::string& id) {
+  long long running = 0;
+  Query query(session_);
+  query.Into(running).Use(id);
+  query.Run(absl::StrCat("SELECT running FROM jobs WHERE id = :i", ForUpdate()));
+  if (!query.Fetch()) return std::nullopt;
+  return running != 0;
+}
+
+bool OperationStore::LockClaimed(const Job& job) {
+  const long long attempt = job.attempt;
+  std::string id;
+  Query query(session_);
+  query.Into(id).Use(job.id).Use(job.replica).Use(attempt);
+  query.Run(absl::StrCat(
+      "SELECT id FROM jobs WHERE id = :i AND replica = :r AND attempt = :a AND running = 1",
+      ForUpdate()));
+  return query.Fetch();
+}
+
+void OperationStore::RaisePriority(const std::string& id, int priority) {
+  const long long wanted = priority;
+  session_ << "UPDATE jobs SET priority = :p WHERE id = :i AND running = 0 AND priority < :q",
+      soci::use(wanted), soci::use(id), soci::use(wanted);
 }
 
 void OperationStore::InsertJob(const Job& job) {
@@ -343,7 +381,11 @@ std::optional<Job> OperationStore::Claim(const std::string& client, const std::s
          "= :i",
       soci::use(replica), soci::use(until), soci::use(row.id);
   Job job = row.ToJob();
+  job.replica = replica;
   ++job.attempt;
+  Progress progress;
+  progress.state = State::kLoading;
+  SetProgress(job, progress);
   return job;
 }
 
@@ -353,22 +395,25 @@ void OperationStore::Renew(const std::string& replica, absl::Time lease) {
       soci::use(replica);
 }
 
-void OperationStore::Requeue(const std::string& id) {
+void OperationStore::Unclaim(const std::string& id) {
+  session_ << "DELETE FROM jobs WHERE id = :i AND cancelled = 1", soci::use(id);
   session_ << "UPDATE jobs SET running = 0, replica = '' WHERE id = :i", soci::use(id);
-  SetProgress(id, Progress(), 0);
+  Job queued;
+  queued.id = id;
+  SetProgress(queued, Progress());
 }
 
-int OperationStore::RequeueExpired(absl::Time now) {
-  const auto ids =
-      Texts(session_,
-            absl::StrCat("SELECT id FROM jobs WHERE running = 1 AND lease < ", Micros(now)), {});
-  for (const std::string& id : ids) Requeue(id);
-  return static_cast<int>(ids.size());
+void OperationStore::GiveBack(const Job& job) {
+  session_ << "UPDATE jobs SET attempt = attempt - 1 WHERE id = :i", soci::use(job.id);
+  Unclaim(job.id);
 }
 
-int OperationStore::RequeueAll() {
-  const auto ids = Texts(session_, "SELECT id FROM jobs WHERE running = 1", {});
-  for (const std::string& id : ids) Requeue(id);
+int OperationStore::RequeueExpired(absl::Time time) {
+  const auto ids = Texts(session_,
+                         absl::StrCat("SELECT id FROM jobs WHERE running = 1 AND lease < ",
+                                      Micros(time), " ORDER BY id", ForUpdate()),
+                         {});
+  for (const std::string& id : ids) Unclaim(id);
   return static_cast<int>(ids.size());
 }
 
@@ -376,9 +421,13 @@ void OperationStore::SetCancelled(const std::string& id) {
   session_ << "UPDATE jobs SET cancelled = 1 WHERE id = :i", soci::use(id);
 }
 
-std::vector<std::string> OperationStore::CancelledJobs(const std::string& replica) {
-  return Texts(session_, "SELECT id FROM jobs WHERE running = 1 AND cancelled = 1 AND replica = :r",
+std::vector<std::string> OperationStore::WantedJobs(const std::string& replica) {
+  return Texts(session_, "SELECT id FROM jobs WHERE running = 1 AND cancelled = 0 AND replica = :r",
                {replica});
+}
+
+std::vector<std::string> OperationStore::AllJobs() {
+  return Texts(session_, "SELECT id FROM jobs", {});
 }
 
 std::vector<Job> OperationStore::QueuedJobs() {
@@ -412,6 +461,11 @@ void OperationStore::PutAction(const std::string& action_key, const CachedAction
 
 void OperationStore::DeleteAction(const std::string& action_key) {
   session_ << "DELETE FROM actions WHERE action_key = :k", soci::use(action_key);
+}
+
+void OperationStore::DeleteActionsBefore(absl::Time time) {
+  const long long limit = Micros(time);
+  session_ << "DELETE FROM actions WHERE created < :t", soci::use(limit);
 }
 
 }  // namespace lowerd::jobs

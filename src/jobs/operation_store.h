@@ -22,6 +22,9 @@ namespace lowerd::jobs {
 //
 // An operation is what a client asked for. A job is work; operations with equal action keys that
 // are in flight point at one job. A job's row lives while the work is wanted and not done.
+//
+// Several replicas may work on one database. Whoever adds an operation to a job, ends it, or takes
+// it away locks the job's row first, so that no operation can join a job that is just ending.
 
 struct Job {
   std::string id;
@@ -31,6 +34,9 @@ struct Job {
   std::vector<Digest> inputs;
   int priority = 0;
   bool bypass_cache = false;
+  // Who claimed it, and how often it has been claimed: together they tell this run of the job from
+  // every other.
+  std::string replica;
   int attempt = 0;
 };
 
@@ -49,7 +55,8 @@ class OperationStore {
   void Insert(const Operation& operation, const std::string& job);
   std::vector<Operation> List(const JobService::Filter& filter, int limit,
                               const std::string& after_time, const std::string& after_name);
-  void SetProgress(const std::string& job, const Progress& progress, int attempt);
+  // Of the operations of a job that the caller holds.
+  void SetProgress(const Job& job, const Progress& progress);
   // Ends every operation of the job that has not ended; their names.
   std::vector<std::string> EndAll(const std::string& job, const absl::Status& error,
                                   const std::string& result, const std::vector<Digest>& outputs);
@@ -62,24 +69,35 @@ class OperationStore {
   std::vector<std::string> OperationsOf(const std::string& job);
 
   // ---- jobs
+  // The wanted job of that key, which cannot end before this transaction does.
   std::optional<std::string> FindJob(const std::string& action_key);
   void InsertJob(const Job& job);
+  // Lifts a queued job to `priority`, if that is higher than its own.
+  void RaisePriority(const std::string& id, int priority);
+  // Locks the row; whether the job is running, nothing if it is no more.
+  std::optional<bool> LockJob(const std::string& id);
+  // Locks the row; false if this run of the job is over (its lease ran out and another took it).
+  bool LockClaimed(const Job& job);
   void DeleteJob(const std::string& id);
   int CountQueued();
   // 1 for the first in the queue, by priority and age; 0 if the job is not queued.
   int Position(const std::string& job);
   // Clients that have jobs queued at the highest priority there is.
   std::vector<std::string> WaitingClients();
-  // Takes the client's first job of that priority for `replica`, if another has not.
+  // Takes the client's first job of that priority for `replica`, if another has not; its operations
+  // are LOADING then.
   std::optional<Job> Claim(const std::string& client, const std::string& replica, absl::Time lease);
   void Renew(const std::string& replica, absl::Time lease);
-  // Back to the queue. Of one job, of all whose lease is over, of all.
-  void Requeue(const std::string& id);
-  int RequeueExpired(absl::Time now);
-  int RequeueAll();
+  // Puts a job back that the caller holds and gives up on purpose: that is no failed attempt. A job
+  // that nobody wants any more goes instead.
+  void GiveBack(const Job& job);
+  // The same for running jobs whose lease ended before `time`; their attempt counts. Their number.
+  int RequeueExpired(absl::Time time);
   void SetCancelled(const std::string& id);
-  // Of this replica's running jobs.
-  std::vector<std::string> CancelledJobs(const std::string& replica);
+  // Jobs that `replica` runs and should go on with.
+  std::vector<std::string> WantedJobs(const std::string& replica);
+  // All that are queued or running.
+  std::vector<std::string> AllJobs();
   // Queued jobs in their order.
   std::vector<Job> QueuedJobs();
 
@@ -87,8 +105,12 @@ class OperationStore {
   std::optional<CachedAction> FindAction(const std::string& action_key);
   void PutAction(const std::string& action_key, const CachedAction& action);
   void DeleteAction(const std::string& action_key);
+  void DeleteActionsBefore(absl::Time time);
 
  private:
+  void Unclaim(const std::string& id);
+  const char* ForUpdate() const;
+
   soci::session& session_;
 };
 

@@ -15,120 +15,15 @@
 #include <sys/wait.h>
 
 #include "src/base/error.h"
-#include "src/blob/disk_blob_store.h"
-#include "test/support/databases.h"
+#include "test/jobs/fake_replica.h"
 
 namespace lowerd::jobs {
 namespace {
-
-// Ends jobs when it is told to. The request says how: "ok", "fail" or "hold".
-class FakeRunner final : public JobRunner {
- public:
-  explicit FakeRunner(blob::BlobStore& blobs) : blobs_(blobs) {}
-
-  absl::StatusOr<JobResult> Run(const Operation& operation, const Cancellation& cancellation,
-                                const std::function<void(const Progress&)>& progress) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      ran_.push_back(operation.request);
-    }
-    progress({State::kLowering, 1, 2});
-    if (absl::StrContains(operation.request, "hold")) {
-      absl::MutexLock lock(&mutex_);
-      auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return released_ || cancellation.cancelled();
-      };
-      while (!mutex_.AwaitWithTimeout(absl::Condition(&over), absl::Milliseconds(10))) {
-      }
-    }
-    if (cancellation.cancelled()) return MakeError(Reason::kOperationCancelled, "stopped");
-    if (absl::StrContains(operation.request, "fail")) {
-      return MakeError(Reason::kBackendFailed, "it would not");
-    }
-    JobResult result;
-    result.result = "result of " + operation.request;
-    result.outputs = {*blob::PutBytes(blobs_, result.result)};
-    return result;
-  }
-
-  void Release() {
-    absl::MutexLock lock(&mutex_);
-    released_ = true;
-  }
-  std::vector<std::string> ran() {
-    absl::MutexLock lock(&mutex_);
-    return ran_;
-  }
-  void AwaitRuns(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ran_.size() >= count; };
-    mutex_.Await(absl::Condition(&enough));
-  }
-
- private:
-  blob::BlobStore& blobs_;
-  absl::Mutex mutex_;
-  bool released_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::string> ran_ ABSL_GUARDED_BY(mutex_);
-};
-
-// One process' worth of the service.
-struct Replica {
-  Replica(const std::string& location, const std::string& blobs_folder,
-          JobService::Options options) {
-    database = *state::Database::Open(location);
-    blob::DiskBlobStore::Options blob_options;
-    blob_options.directory = blobs_folder;
-    blob_options.fsync = false;
-    blobs = *blob::DiskBlobStore::Create(blob_options);
-    runner = std::make_unique<FakeRunner>(*blobs);
-    if (options.replica.empty()) options.replica = "one";
-    options.poll = absl::Milliseconds(20);
-    service = *JobService::Create(options, *database, *blobs, *runner);
-  }
-
-  std::unique_ptr<state::Database> database;
-  std::unique_ptr<blob::BlobStore> blobs;
-  std::unique_ptr<FakeRunner> runner;
-  std::unique_ptr<JobService> service;
-};
-
-JobService::NewOperation Request(const std::string& request, const std::string& client = "farm") {
-  JobService::NewOperation out;
-  out.client = client;
-  out.action_key = Digest::Of(request).hex();
-  out.request = request;
-  return out;
-}
-
-// The operation when it is done.
-Operation Await(JobService& service, const std::string& name) {
-  absl::Notification done;
-  Operation last;
-  auto watch = service.WatchOperation(name, [&](const absl::StatusOr<Operation>& operation) {
-    if (!operation.ok()) {
-      last.error = operation.status();
-      done.Notify();
-    } else if (operation->done()) {
-      last = *operation;
-      done.Notify();
-    }
-  });
-  EXPECT_TRUE(watch.ok()) << watch.status();
-  if (watch.ok()) done.WaitForNotification();
-  return last;
-}
 
 class JobServiceTest : public test::DatabaseTest {
  protected:
   std::unique_ptr<Replica> Start(JobService::Options options = {}) {
     return std::make_unique<Replica>(location(), folder().File("blobs"), options);
-  }
-  static JobService::Options Workers(int workers, const std::string& replica = "one") {
-    JobService::Options options;
-    options.workers = workers;
-    options.replica = replica;
-    return options;
   }
 };
 
@@ -431,57 +326,145 @@ TEST_P(JobServiceTest, WhatWasAcknowledgedBeforeKill9Completes) {
   }
 }
 
+TEST_P(JobServiceTest, DoneOperationsKeepTheirStartAttemptAndTargets) {
+  auto replica = Start(Workers(1));
+  const Operation done = Await(*replica->service, replica->service->Submit(Request("ok"))->name);
+  EXPECT_TRUE(done.started.has_value());
+  EXPECT_EQ(done.attempt, 1);
+  EXPECT_EQ(done.progress.targets_total, 2);
+}
+
+TEST_P(JobServiceTest, StateFilterFindsWhatRuns) {
+  auto replica = Start(Workers(1));
+  const std::string name = replica->service->Submit(Request("hold"))->name;
+  ASSERT_TRUE(
+      Eventually([&] { return replica->service->Get(name)->progress.state == State::kLowering; }));
+  JobService::Filter filter;
+  filter.state = State::kLowering;
+  EXPECT_EQ(replica->service->List(filter, 10, "")->operations.size(), 1u);
+  filter.state = State::kQueued;
+  EXPECT_EQ(replica->service->List(filter, 10, "")->operations.size(), 0u);
+}
+
+TEST_P(JobServiceTest, OperationThatJoinsARunningJobStandsWhereTheJobStands) {
+  auto replica = Start(Workers(1));
+  (void)replica->service->Submit(Request("hold"));
+  replica->runner->AwaitRuns(1);
+  const auto joined = replica->service->Submit(Request("hold"));
+  JobService::Filter filter;
+  filter.state = State::kQueued;
+  EXPECT_TRUE(
+      Eventually([&] { return replica->service->List(filter, 10, "")->operations.empty(); }));
+  EXPECT_TRUE(replica->service->Get(joined->name)->started.has_value());
+}
+
+TEST_P(JobServiceTest, JoiningAQueuedJobCanRaiseItsPriority) {
+  auto replica = Start(Workers(1));
+  (void)replica->service->Submit(Request("hold"));
+  replica->runner->AwaitRuns(1);
+  (void)replica->service->Submit(Request("ok first"));
+  (void)replica->service->Submit(Request("ok second"));
+  auto urgent = Request("ok second");
+  urgent.priority = 5;
+  const std::string name = replica->service->Submit(urgent)->name;
+  EXPECT_EQ(replica->service->Get(name)->queue_position, 1);
+  replica->runner->Release();
+  ASSERT_TRUE(Eventually([&] { return AllDone(*replica->service); }));
+  EXPECT_EQ(replica->runner->ran(), (std::vector<std::string>{"hold", "ok second", "ok first"}));
+}
+
+TEST_P(JobServiceTest, OrderlyRestartsAreNoFailedAttempts) {
+  std::string name;
+  for (int i = 0; i < 7; ++i) {
+    auto replica = Start(Workers(1));
+    if (i == 0) name = replica->service->Submit(Request("hold"))->name;
+    replica->runner->AwaitRuns(1);
+  }
+  auto replica = Start(Workers(1));
+  replica->runner->Release();
+  const Operation done = Await(*replica->service, name);
+  EXPECT_TRUE(done.error.ok()) << done.error;
+  EXPECT_EQ(done.attempt, 1);
+}
+
+TEST_P(JobServiceTest, CancelledRunningJobIsNotRunAgainAfterARestart) {
+  {
+    auto replica = Start(Workers(1));
+    const std::string name = replica->service->Submit(Request("hold"))->name;
+    replica->runner->AwaitRuns(1);
+    ASSERT_TRUE(replica->service->Cancel(name).ok());
+    // The end of the job is never written, as when the process is killed.
+    replica->database->failing = true;
+  }
+  JobService::Options options = Workers(1);
+  options.lease = absl::Milliseconds(1);
+  auto replica = Start(options);
+  (void)Await(*replica->service, replica->service->Submit(Request("ok"))->name);
+  EXPECT_EQ(replica->runner->ran(), std::vector<std::string>{"ok"});
+}
+
+TEST_P(JobServiceTest, EndThatCannotBeWrittenIsWrittenWhenTheStoreIsBack) {
+  auto replica = Start(Workers(1));
+  const std::string name = replica->service->Submit(Request("hold"))->name;
+  replica->runner->AwaitRuns(1);
+  replica->database->failing = true;
+  replica->runner->Release();
+  ASSERT_TRUE(Eventually([&] { return replica->database->failed >= 3; }));
+  replica->database->failing = false;
+  EXPECT_TRUE(Await(*replica->service, name).error.ok());
+  EXPECT_EQ(replica->runner->ran().size(), 1u);
+}
+
+TEST_P(JobServiceTest, QueueGoesOnAfterWritesThatFailed) {
+  auto replica = Start(Workers(1));
+  (void)replica->service->Submit(Request("hold"));
+  replica->runner->AwaitRuns(1);
+  const std::string next = replica->service->Submit(Request("ok"))->name;
+  replica->database->failing = true;
+  replica->runner->Release();
+  ASSERT_TRUE(Eventually([&] { return replica->database->failed >= 3; }));
+  replica->database->failing = false;
+  EXPECT_TRUE(Await(*replica->service, next).error.ok());
+}
+
+TEST_P(JobServiceTest, NoPinOutlivesAJobThatEndsBeforeItsSubmitReturns) {
+  auto replica = Start(Workers(1));
+  auto request = Request("ok slow client");
+  request.inputs = {*blob::PutBytes(*replica->blobs, "model")};
+  replica->database->submitter = std::this_thread::get_id();
+  replica->database->after_write = [&] {
+    // Another submission wakes the runner, which takes the older job first.
+    std::thread([&] {
+      (void)Await(*replica->service, replica->service->Submit(Request("ok"))->name);
+    }).join();
+  };
+  ASSERT_TRUE(replica->service->Submit(request).ok());
+  EXPECT_TRUE(AllDone(*replica->service));
+  EXPECT_TRUE(Eventually([&] { return replica->blobs->pins == 0; })) << replica->blobs->pins;
+}
+
+TEST_P(JobServiceTest, PinsEndWithTheirJobsWhenManySubmit) {
+  auto replica = Start(Workers(4));
+  const Digest input = *blob::PutBytes(*replica->blobs, "model");
+  std::vector<std::thread> clients;
+  std::atomic<int> number = 0;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      for (int j = 0; j < 50; ++j) {
+        auto request = Request(absl::StrCat("fail ", ++number));
+        request.inputs = {input};
+        EXPECT_TRUE(replica->service->Submit(request).ok());
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(Eventually([&] { return AllDone(*replica->service); }));
+  EXPECT_TRUE(Eventually([&] { return replica->blobs->pins == 0; })) << replica->blobs->pins;
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, JobServiceTest, test::BothEngines(), test::EngineName);
 
 // ---- several replicas, which only PostgreSQL can have
-
-class ReplicasTest : public test::DatabaseTest {};
-
-TEST_P(ReplicasTest, ShareWorkCacheAndWatches) {
-  JobService::Options first, second;
-  first.replica = "first";
-  second.replica = "second";
-  Replica one(location(), folder().File("blobs"), first),
-      two(location(), folder().File("blobs2"), second);
-  one.runner->Release();
-  two.runner->Release();
-  std::vector<std::string> names;
-  for (int i = 0; i < 20; ++i)
-    names.push_back(one.service->Submit(Request(absl::StrCat("ok ", i)))->name);
-  // Started on one, watched on the other.
-  for (const std::string& name : names) EXPECT_TRUE(Await(*two.service, name).error.ok());
-  EXPECT_EQ(one.runner->ran().size() + two.runner->ran().size(), 20u);
-}
-
-TEST_P(ReplicasTest, DeadReplicasJobRunsElsewhereAndCancelReachesTheOther) {
-  JobService::Options options;
-  options.lease = absl::Milliseconds(300);
-  std::string name;
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    JobService::Options dying = options;
-    dying.replica = "dying";
-    Replica replica(location(), folder().File("blobs"), dying);
-    (void)replica.service->Submit(Request("hold"));
-    replica.runner->AwaitRuns(1);
-    ::kill(::getpid(), SIGKILL);
-  }
-  ::waitpid(pid, nullptr, 0);
-  options.replica = "second";
-  Replica two(location(), folder().File("blobs"), options);
-  two.runner->AwaitRuns(1);
-  name = two.service->List({}, 1, "")->operations.at(0).name;
-  options.replica = "third";
-  options.workers = 1;
-  Replica three(location(), folder().File("blobs3"), options);
-  ASSERT_TRUE(three.service->Cancel(name).ok());
-  EXPECT_TRUE(absl::IsCancelled(Await(*two.service, name).error));
-  // The runner was told, so that the worker is free.
-  EXPECT_TRUE(Await(*two.service, two.service->Submit(Request("ok"))->name).error.ok());
-}
-
-INSTANTIATE_TEST_SUITE_P(Postgresql, ReplicasTest,
-                         testing::Values(state::Database::Engine::kPostgresql), test::EngineName);
 
 }  // namespace
 }  // namespace lowerd::jobs
