@@ -264,11 +264,8 @@ absl::Status SqlTypeNameRegistry::Assign(soci::session& session, absl::Span<cons
   // Prepared once: a batch of names is bound to them one after the other.
   Origin claim;
   std::string identity, model, holder;
-  long long mangle = 0, wanted = 0, model_size = 0;
+  long long wanted = 0, model_size = 0;
   const long long now = absl::ToUnixMicros(absl::Now());
-  soci::statement find =
-      (session.prepare << "SELECT mangle FROM type_names WHERE base_name = :b AND identity = :i",
-       soci::use(claim.base_name), soci::use(identity), soci::into(mangle));
   soci::statement find_holder =
       (session.prepare << "SELECT identity FROM type_names WHERE base_name = :b AND mangle = :m",
        soci::use(claim.base_name), soci::use(wanted), soci::into(holder));
@@ -290,31 +287,36 @@ absl::Status SqlTypeNameRegistry::Assign(soci::session& session, absl::Span<cons
     identity = Hex(claim.identity);
     model = claim.model.hex();
     model_size = claim.model.size_bytes();
-    for (uint32_t tries = 0;; ++tries) {
-      if (find.execute(true)) {
-        out[i] = static_cast<uint32_t>(mangle);
-        break;
-      }
+    // Names are never taken back, so the chain that a claim probes never breaks: the identity is
+    // found before the first free N, if it has a name at all.
+    const uint32_t preferred = PreferredMangle(claim.base_name, claim.identity, range_);
+    for (uint32_t tries = 0;;) {
       if (tries >= range_) {
         return MakeError(Reason::kInternalError,
                          absl::StrCat("all ", range_, " names of ", claim.base_name, " are taken"));
       }
-      const uint32_t candidate = static_cast<uint32_t>(
-          (uint64_t{PreferredMangle(claim.base_name, claim.identity, range_)} + tries) % range_);
+      const uint32_t candidate = static_cast<uint32_t>((uint64_t{preferred} + tries) % range_);
       wanted = candidate;
-      bool got;
       if (record) {
-        // Nothing is inserted if another identity holds N, or if another replica was faster with
-        // this one; then the next round sees its row.
+        // Inserts nothing if N is taken, perhaps by another replica just now.
         insert.execute(true);
-        got = insert.get_affected_rows() == 1;
-      } else {
-        got = !find_holder.execute(true) && taken.emplace(claim.base_name, candidate).second;
+        if (insert.get_affected_rows() == 1) {
+          out[i] = candidate;
+          break;
+        }
       }
-      if (got) {
+      const bool held = find_holder.execute(true);
+      if (held && holder == identity) {
         out[i] = candidate;
         break;
       }
+      if (!held && !record && taken.emplace(claim.base_name, candidate).second) {
+        out[i] = candidate;
+        break;
+      }
+      // A row that another transaction has inserted and not committed is neither inserted over nor
+      // seen; the same N is tried again.
+      if (held || !record) ++tries;
     }
   }
   return absl::OkStatus();

@@ -55,6 +55,17 @@ constexpr Migration kMigrations[] = {
         "CREATE UNIQUE INDEX jobs_in_flight ON jobs (action_key)"
         " WHERE bypass = 0 AND cancelled = 0",
         "CREATE INDEX actions_by_time ON actions (created)",
+        // An identity is found by probing from the N that it prefers; an index by identity would
+        // double what a new name costs.
+        "ALTER TABLE type_names RENAME TO type_names_1",
+        "CREATE TABLE type_names ("
+        " base_name TEXT NOT NULL, mangle BIGINT NOT NULL, identity TEXT NOT NULL,"
+        " model TEXT NOT NULL, model_size BIGINT NOT NULL, module_path TEXT NOT NULL,"
+        " backend TEXT NOT NULL, backend_version TEXT NOT NULL, original_type TEXT NOT NULL,"
+        " compile_spec TEXT NOT NULL, operation TEXT NOT NULL, claimed BIGINT NOT NULL,"
+        " PRIMARY KEY (base_name, mangle))",
+        "INSERT INTO type_names SELECT * FROM type_names_1",
+        "DROP TABLE type_names_1",
     }},
 };
 
