@@ -5,7 +5,6 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-
 namespace lowerd::server {
 namespace {
 

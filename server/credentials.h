@@ -1,8 +1,8 @@
 #pragma once
 
-#include <grpcpp/security/server_credentials.h>
-
 #include <memory>
+
+#include <grpcpp/security/server_credentials.h>
 
 #include "server/config.h"
 

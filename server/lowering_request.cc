@@ -79,7 +79,8 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
 }
 
 absl::StatusOr<v1::Target> CanonicalTarget(const v1::Target& target, const std::string& field,
-                                           const std::set<std::string>& backends, Inputs& inputs) {
+                                           const std::set<std::string, std::less<>>& backends,
+                                           Inputs& inputs) {
   v1::Target out = target;
   if (out.selector_case() == v1::Target::SELECTOR_NOT_SET ||
       (out.has_path() && out.path() == ".")) {
@@ -142,9 +143,12 @@ build::bazel::remote::execution::v2::Digest DigestToProto(const Digest& digest) 
   return out;
 }
 
+Toolchain MakeToolchain(const v1::Producer& producer, const std::vector<std::string>& backends) {
+  return {Digest::Of(DeterministicBytes(producer)).hex(), {backends.begin(), backends.end()}};
+}
+
 absl::StatusOr<LoweringRequest> ParseLoweringRequest(const v1::LowerModelRequest& request,
-                                                     const v1::Producer& toolchain,
-                                                     const std::vector<std::string>& backends,
+                                                     const Toolchain& toolchain,
                                                      const RequestLimits& limits) {
   LoweringRequest out;
   v1::LowerModelRequest& canonical = out.canonical;
@@ -157,13 +161,13 @@ absl::StatusOr<LoweringRequest> ParseLoweringRequest(const v1::LowerModelRequest
   if (request.targets_size() > kMaxTargets) {
     return FieldError("targets", absl::StrCat("has more than ", kMaxTargets, " entries"));
   }
-  const std::set<std::string> known(backends.begin(), backends.end());
   std::vector<std::pair<std::string, v1::Target>> targets;
   for (int i = 0; i < std::max(1, request.targets_size()); ++i) {
     const v1::Target& target =
         request.targets_size() == 0 ? v1::Target::default_instance() : request.targets(i);
     LOWERD_ASSIGN_OR_RETURN(
-        v1::Target clean, CanonicalTarget(target, absl::StrCat("targets[", i, "]"), known, inputs));
+        v1::Target clean,
+        CanonicalTarget(target, absl::StrCat("targets[", i, "]"), toolchain.backends, inputs));
     std::string key = DeterministicBytes(clean);
     targets.emplace_back(std::move(key), std::move(clean));
   }
@@ -217,9 +221,8 @@ absl::StatusOr<LoweringRequest> ParseLoweringRequest(const v1::LowerModelRequest
 
   // Length first, so that no request can pose as another request with another toolchain.
   const std::string request_bytes = DeterministicBytes(canonical);
-  out.action_key = Digest::Of(absl::StrCat(request_bytes.size(), ":", request_bytes,
-                                           DeterministicBytes(toolchain)))
-                       .hex();
+  out.action_key =
+      Digest::Of(absl::StrCat(request_bytes.size(), ":", request_bytes, toolchain.identity)).hex();
   out.inputs = inputs.Take();
   return out;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,11 +32,20 @@ struct RequestLimits {
   absl::Duration max_timeout = absl::Minutes(30);
 };
 
+// What a server lowers with.
+struct Toolchain {
+  // SHA-256 in hexadecimal over versions and library digests; part of every action key.
+  std::string identity;
+  // That requests may name.
+  std::set<std::string, std::less<>> backends;
+};
+
+Toolchain MakeToolchain(const v1::Producer& producer, const std::vector<std::string>& backends);
+
 // Checks all that can be told without looking at the model: INVALID_REQUEST names the field,
 // BACKEND_NOT_FOUND the backend and those that there are.
 absl::StatusOr<LoweringRequest> ParseLoweringRequest(const v1::LowerModelRequest& request,
-                                                     const v1::Producer& toolchain,
-                                                     const std::vector<std::string>& backends,
+                                                     const Toolchain& toolchain,
                                                      const RequestLimits& limits);
 
 // A Digest field; INVALID_REQUEST names it.

@@ -115,8 +115,7 @@ LoweringService::LoweringService(jobs::JobService& jobs, ModelJobs& models,
 grpc::ServerUnaryReactor* LoweringService::LowerModel(grpc::CallbackServerContext* context,
                                                       const v1::LowerModelRequest* request,
                                                       google::longrunning::Operation* response) {
-  auto parsed =
-      ParseLoweringRequest(*request, models_.toolchain(), models_.backends(), models_.limits());
+  auto parsed = ParseLoweringRequest(*request, models_.toolchain(), models_.limits());
   if (!parsed.ok()) return FinishNow(*context, parsed.status());
   const bool bypass = request->cache_policy() == v1::BYPASS;
   // A request with an id must go by the operation that has this id, if there is one.
@@ -147,8 +146,7 @@ grpc::ServerUnaryReactor* LoweringService::LowerModel(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* LoweringService::PlanLowering(grpc::CallbackServerContext* context,
                                                         const v1::LowerModelRequest* request,
                                                         v1::LoweringPlan* response) {
-  auto parsed =
-      ParseLoweringRequest(*request, models_.toolchain(), models_.backends(), models_.limits());
+  auto parsed = ParseLoweringRequest(*request, models_.toolchain(), models_.limits());
   if (!parsed.ok()) return FinishNow(*context, parsed.status());
   return RunBlocking(model_pool_,
                      [this, response, parsed = *std::move(parsed)](

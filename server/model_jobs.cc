@@ -16,7 +16,6 @@ namespace {
 std::vector<std::string> BackendNames(const internal::FromZygote::Ready& toolchain) {
   std::vector<std::string> names;
   for (const v1::Backend& backend : toolchain.backends()) names.push_back(backend.name());
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -64,7 +63,7 @@ ModelJobs::ModelJobs(pool::WorkerPool& pool, blob::BlobStore& blobs,
       blobs_(blobs),
       registry_(registry),
       limits_(limits),
-      backends_(BackendNames(pool.toolchain())) {}
+      toolchain_(MakeToolchain(pool.toolchain().producer(), BackendNames(pool.toolchain()))) {}
 
 absl::StatusOr<ModelJobs::OpenFiles> ModelJobs::OpenInputs(const std::vector<Digest>& inputs) {
   OpenFiles out;
@@ -115,7 +114,7 @@ absl::StatusOr<jobs::JobResult> ModelJobs::Run(
                      absl::StrCat(operation.name, " holds a request that cannot be parsed"));
   }
   LOWERD_ASSIGN_OR_RETURN(const LoweringRequest request,
-                          ParseLoweringRequest(stored, toolchain(), backends_, limits_));
+                          ParseLoweringRequest(stored, toolchain_, limits_));
   LOWERD_ASSIGN_OR_RETURN(OpenFiles open, OpenInputs(request.inputs));
   const size_t first_artifact = open.files.size();
   for (const int format : request.canonical.formats()) {

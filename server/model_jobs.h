@@ -34,9 +34,7 @@ class ModelJobs : public jobs::JobRunner {
   absl::StatusOr<v1::ModelDescription> Inspect(const Digest& model,
                                                const Cancellation* cancellation);
 
-  // Names of the backends that requests may use, and the toolchain that is part of cache keys.
-  const std::vector<std::string>& backends() const { return backends_; }
-  const v1::Producer& toolchain() const { return pool_.toolchain().producer(); }
+  const Toolchain& toolchain() const { return toolchain_; }
   const RequestLimits& limits() const { return limits_; }
 
  private:
@@ -50,7 +48,7 @@ class ModelJobs : public jobs::JobRunner {
   blob::BlobStore& blobs_;
   names::TypeNameRegistry& registry_;
   const RequestLimits limits_;
-  const std::vector<std::string> backends_;
+  const Toolchain toolchain_;
 };
 
 }  // namespace lowerd::server

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <list>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -18,13 +18,14 @@ class ActionCache {
  public:
   explicit ActionCache(size_t max_entries) : max_entries_(max_entries) {}
 
-  std::optional<CachedAction> Find(absl::string_view action_key);
+  // Null if it is not here.
+  std::shared_ptr<const CachedAction> Find(absl::string_view action_key);
   void Put(absl::string_view action_key, CachedAction action);
   void Erase(absl::string_view action_key);
 
  private:
   struct Entry {
-    CachedAction action;
+    std::shared_ptr<const CachedAction> action;
     std::list<std::string>::iterator place;
   };
 

@@ -104,7 +104,7 @@ class JobServiceImpl final : public JobService {
   }
 
   std::optional<Operation> TryCached(absl::string_view action_key) override {
-    std::optional<CachedAction> action = cache_.Find(action_key);
+    const std::shared_ptr<const CachedAction> action = cache_.Find(action_key);
     if (action && OutputsAreHere(*action)) {
       ++hits_;
       return CachedOperation(action_key, *action);

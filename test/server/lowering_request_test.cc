@@ -23,7 +23,7 @@ v1::Producer Toolchain(const std::string& version = "1") {
 
 absl::StatusOr<LoweringRequest> Parse(const v1::LowerModelRequest& request,
                                       const v1::Producer& toolchain = Toolchain()) {
-  return ParseLoweringRequest(request, toolchain, kBackends, RequestLimits());
+  return ParseLoweringRequest(request, MakeToolchain(toolchain, kBackends), RequestLimits());
 }
 
 std::string Key(const v1::LowerModelRequest& request) {
