@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <set>
 #include <unistd.h>
 #include <utility>
 
@@ -82,15 +84,16 @@ absl::Status BlobTransfer::Upload(absl::Span<const LocalFile* const> files,
                                   const ByteProgress& progress) {
   std::map<Digest, const LocalFile*> distinct;
   for (const LocalFile* file : files) distinct.emplace(file->digest(), file);
-  std::vector<const LocalFile*> all;
+  std::vector<Digest> digests;
   int64_t total = 0;
   for (const auto& [digest, file] : distinct) {
-    all.push_back(file);
+    digests.push_back(digest);
     total += digest.size_bytes();
   }
   Meter meter(progress, total);
   std::vector<const LocalFile*> missing;
-  LOWERD_RETURN_IF_ERROR(FindMissing(all, missing));
+  LOWERD_ASSIGN_OR_RETURN(const std::vector<Digest> absent, FindMissing(digests));
+  for (const Digest& digest : absent) missing.push_back(distinct.at(digest));
   int64_t left = 0;
   for (const LocalFile* file : missing) left += file->digest().size_bytes();
   meter.Add(total - left);
@@ -109,31 +112,32 @@ absl::Status BlobTransfer::Upload(absl::Span<const LocalFile* const> files,
                      [&](int i) { return UploadStream(*streamed[i], meter); });
 }
 
-absl::Status BlobTransfer::FindMissing(absl::Span<const LocalFile* const> files,
-                                       std::vector<const LocalFile*>& missing) {
-  for (size_t begin = 0; begin < files.size(); begin += kFindMissingDigests) {
+absl::StatusOr<std::vector<Digest>> BlobTransfer::FindMissing(absl::Span<const Digest> digests) {
+  std::vector<Digest> out;
+  for (size_t begin = 0; begin < digests.size(); begin += kFindMissingDigests) {
+    const auto part = digests.subspan(begin, kFindMissingDigests);
     reapi::FindMissingBlobsRequest request;
     request.set_instance_name(calls_.options().instance_name);
     request.set_digest_function(reapi::DigestFunction::SHA256);
-    std::map<Digest, const LocalFile*> asked;
-    for (const LocalFile* file : files.subspan(begin, kFindMissingDigests)) {
-      SetProto(file->digest(), *request.add_blob_digests());
-      asked.emplace(file->digest(), file);
-    }
+    for (const Digest& digest : part) SetProto(digest, *request.add_blob_digests());
     LOWERD_ASSIGN_OR_RETURN(
         const auto response,
-        RetriedCall<reapi::FindMissingBlobsResponse>(calls_, [&](auto* context, auto* out) {
-          return cas_->FindMissingBlobs(context, request, out);
+        RetriedCall<reapi::FindMissingBlobsResponse>(calls_, [&](auto* context, auto* message) {
+          return cas_->FindMissingBlobs(context, request, message);
         }));
+    std::set<Digest> absent;
     for (const reapi::Digest& proto : response.missing_blob_digests()) {
       LOWERD_ASSIGN_OR_RETURN(const Digest digest, Digest::Parse(proto.hash(), proto.size_bytes()));
-      const auto found = asked.find(digest);
-      if (found == asked.end()) return Protocol("it misses a blob that it was not asked for");
-      missing.push_back(found->second);
-      asked.erase(found);
+      absent.insert(digest);
+    }
+    const size_t before = out.size();
+    std::copy_if(part.begin(), part.end(), std::back_inserter(out),
+                 [&](const Digest& digest) { return absent.count(digest) != 0; });
+    if (out.size() - before < absent.size()) {
+      return Protocol("it misses a blob that it was not asked for");
     }
   }
-  return absl::OkStatus();
+  return out;
 }
 
 absl::StatusOr<int64_t> BlobTransfer::MaxBatchBytes() {
@@ -290,14 +294,21 @@ absl::Status BlobTransfer::Download(absl::Span<const DownloadItem> items,
   }
   Meter meter(progress, total);
   LOWERD_RETURN_IF_ERROR(
-      RunParallel(static_cast<int>(items.size()), ParallelTransfers(),
-                  [&](int i) { return DownloadStream(items[i].digest, files[i], meter); }));
+      RunParallel(static_cast<int>(items.size()), ParallelTransfers(), [&](int i) {
+        const AtomicFile& file = files[i];
+        return DownloadStream(items[i].digest, {file.fd(), file.path(), file.seekable()}, meter);
+      }));
   for (AtomicFile& file : files) LOWERD_RETURN_IF_ERROR(file.Commit());
   return absl::OkStatus();
 }
 
-absl::Status BlobTransfer::DownloadStream(const Digest& digest, const AtomicFile& file,
-                                          Meter& meter) {
+absl::Status BlobTransfer::DownloadInto(const Digest& digest, int fd) {
+  const ByteProgress progress;
+  Meter meter(progress, digest.size_bytes());
+  return DownloadStream(digest, {fd, "a temporary file", /*seekable=*/true}, meter);
+}
+
+absl::Status BlobTransfer::DownloadStream(const Digest& digest, const Sink& sink, Meter& meter) {
   const std::string name =
       rpc::ResourceName{.instance = calls_.options().instance_name, .digest = digest}.ToString();
   Backoff backoff(calls_);
@@ -319,7 +330,7 @@ absl::Status BlobTransfer::DownloadStream(const Digest& digest, const AtomicFile
       const int64_t got = static_cast<int64_t>(response.data().size());
       too_long = offset + got > digest.size_bytes();
       if (too_long) break;
-      written = WriteAll(file.fd(), response.data());
+      written = WriteAll(sink.fd, response.data());
       sha.Update(response.data());
       offset += got;
       meter.Add(got);
@@ -328,7 +339,7 @@ absl::Status BlobTransfer::DownloadStream(const Digest& digest, const AtomicFile
     const absl::Status status = calls_.FromGrpc(stream->Finish());
     if (!written.ok()) {
       return MakeError(Reason::kInternalError,
-                       absl::StrCat("cannot write ", file.path(), ": ", written.message()));
+                       absl::StrCat("cannot write ", sink.path, ": ", written.message()));
     }
     if (!status.ok() && !too_long) {
       if (offset > begin) backoff.Reset();
@@ -342,13 +353,13 @@ absl::Status BlobTransfer::DownloadStream(const Digest& digest, const AtomicFile
         Reason::kInternalError,
         absl::StrCat("the bytes received for blob ", digest.ToString(),
                      " do not have that digest; the server's store or the network is damaged"));
-    if (damaged_before || !file.seekable()) return damaged;
+    if (damaged_before || !sink.seekable) return damaged;
     damaged_before = true;
     meter.Add(-offset);
     offset = 0;
     sha = Sha256();
-    if (ftruncate(file.fd(), 0) != 0 || lseek(file.fd(), 0, SEEK_SET) != 0) {
-      return ErrnoError(errno, absl::StrCat("cannot rewind ", file.path()));
+    if (ftruncate(sink.fd, 0) != 0 || lseek(sink.fd, 0, SEEK_SET) != 0) {
+      return ErrnoError(errno, absl::StrCat("cannot rewind ", sink.path));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "google/bytestream/bytestream.grpc.pb.h"
 #include <grpcpp/channel.h>
@@ -29,6 +30,9 @@ class BlobTransfer {
   // `calls` must outlive this object.
   BlobTransfer(const std::shared_ptr<grpc::Channel>& channel, Calls& calls);
 
+  // Those of `digests` that the server has not, in order.
+  absl::StatusOr<std::vector<Digest>> FindMissing(absl::Span<const Digest> digests);
+
   // Uploads what the server lacks. `progress` counts the bytes of all files; bytes that the server
   // has already count as done. It is called by one thread at a time.
   absl::Status Upload(absl::Span<const LocalFile* const> files, const ByteProgress& progress = {});
@@ -38,11 +42,20 @@ class BlobTransfer {
   // INTERNAL_ERROR.
   absl::Status Download(absl::Span<const DownloadItem> items, const ByteProgress& progress = {});
 
+  // Downloads one blob into an empty file, which may hold some of its bytes if this fails.
+  absl::Status DownloadInto(const Digest& digest, int fd);
+
  private:
   class Meter;
+  // Where a download goes.
+  struct Sink {
+    int fd;
+    // For errors.
+    std::string path;
+    // Whether written bytes can be taken back.
+    bool seekable;
+  };
 
-  absl::Status FindMissing(absl::Span<const LocalFile* const> files,
-                           std::vector<const LocalFile*>& missing);
   absl::Status UploadBatches(absl::Span<const LocalFile* const> files, Meter& meter);
   absl::Status UploadBatch(absl::Span<const LocalFile* const> files, Meter& meter);
   absl::StatusOr<int64_t> MaxBatchBytes();
@@ -51,7 +64,7 @@ class BlobTransfer {
   absl::Status WriteFrom(const LocalFile& file, const std::string& name, int64_t offset,
                          Meter& meter);
   absl::StatusOr<int64_t> CommittedSize(const std::string& name);
-  absl::Status DownloadStream(const Digest& digest, const AtomicFile& file, Meter& meter);
+  absl::Status DownloadStream(const Digest& digest, const Sink& sink, Meter& meter);
   absl::Duration TransferTimeout(int64_t size) const;
   int ParallelTransfers() const;
 

@@ -32,7 +32,7 @@ bool IsLoopback(absl::string_view server) {
 }
 
 bool WantsTls(const ClientOptions& options) {
-  return !options.tls_ca_file.empty() || !options.tls_cert_file.empty() ||
+  return options.tls || !options.tls_ca_file.empty() || !options.tls_cert_file.empty() ||
          !options.tls_key_file.empty();
 }
 

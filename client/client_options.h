@@ -14,6 +14,8 @@ struct ClientOptions {
   // REAPI instance of all blobs; usually empty.
   std::string instance_name;
 
+  // TLS also on loopback and without any file.
+  bool tls = false;
   // PEM files. Any of them turns TLS on. The certificate and its key go together (mTLS); without a
   // CA file the system's roots are trusted.
   std::string tls_ca_file;

@@ -53,6 +53,12 @@ absl::StatusOr<LocalFile> LocalFile::Open(const std::string& path, const BytePro
   return file;
 }
 
+LocalFile LocalFile::WithDigest(std::string path, Fd fd, const Digest& digest) {
+  LocalFile file(std::move(path), std::move(fd));
+  file.digest_ = digest;
+  return file;
+}
+
 absl::Status LocalFile::Read(int64_t offset, int64_t size, std::string& out) const {
   out.resize(static_cast<size_t>(size));
   size_t have = 0;

@@ -22,6 +22,9 @@ class LocalFile {
   // Reads the file once, in chunks. INVALID_REQUEST names a file that cannot be read.
   static absl::StatusOr<LocalFile> Open(const std::string& path, const ByteProgress& progress = {});
 
+  // A file whose digest is known; `path` only names it in errors.
+  static LocalFile WithDigest(std::string path, Fd fd, const Digest& digest);
+
   const std::string& path() const { return path_; }
   const Digest& digest() const { return digest_; }
   // At most `size` bytes from `offset` into `out`, which is resized; fewer only at the end.

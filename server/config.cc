@@ -7,9 +7,12 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include <CLI/CLI.hpp>
 
 #include "src/base/error.h"
@@ -121,7 +124,19 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_option("--state", config.state,
                  "sqlite:FILE or postgresql://...; default: SQLite in the data directory")
       ->group("Storage");
-  app.add_option("--blobs", config.blobs, "Blob store: a directory; default: in the data directory")
+  app.add_option("--blobs", config.blobs,
+                 "Blob store: a directory (default: in the data directory), or a REAPI CAS as "
+                 "grpc://HOST:PORT[/INSTANCE] or grpcs://...; the data directory caches it")
+      ->group("Storage");
+  app.add_option("--blobs-tls-ca", config.blobs_tls_ca,
+                 "For grpcs: trust this CA (PEM); default: the system's")
+      ->group("Storage");
+  app.add_option("--blobs-tls-cert", config.blobs_tls_cert, "For grpcs: client certificate (PEM)")
+      ->group("Storage");
+  app.add_option("--blobs-tls-key", config.blobs_tls_key, "For grpcs: client key (PEM)")
+      ->group("Storage");
+  app.add_option("--blobs-token-file", config.blobs_token_file,
+                 "For grpcs: file with a bearer token")
       ->group("Storage");
   AddSize(app, "--blob-limit", config.blob_limit_bytes,
           "Evict least recently used blobs above this (e.g. 200GiB); 0: no limit");
@@ -191,9 +206,7 @@ absl::Status Complete(Config& config) {
                                                " without TLS; set --tls-cert and --tls-key, or say "
                                                "--allow-insecure"));
   }
-  if (config.blobs.find("://") != std::string::npos) {
-    return FieldError("--blobs", absl::StrCat("\"", config.blobs, "\" is no directory"));
-  }
+  LOWERD_RETURN_IF_ERROR(RemoteBlobs(config).status());
   if (config.job_timeout > config.max_job_timeout) {
     return FieldError("--job-timeout", "is larger than --max-job-timeout");
   }
@@ -229,6 +242,41 @@ absl::Status Complete(Config& config) {
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-cert", config.tls_cert));
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-key", config.tls_key));
   return CheckReadable("--tls-client-ca", config.tls_client_ca);
+}
+
+absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& config) {
+  const size_t scheme_end = config.blobs.find("://");
+  if (scheme_end == std::string::npos) return std::nullopt;
+  const std::string scheme = config.blobs.substr(0, scheme_end);
+  if (scheme != "grpc" && scheme != "grpcs") {
+    return FieldError("--blobs", absl::StrCat("\"", config.blobs,
+                                              "\" is neither a directory nor grpc[s]://HOST:PORT"));
+  }
+  client::ClientOptions options;
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(config.blobs.substr(scheme_end + 3), absl::MaxSplits('/', 1));
+  options.server = parts.first;
+  options.instance_name = std::string(absl::StripSuffix(parts.second, "/"));
+  if (options.server.empty() || options.server.find(':') == std::string::npos) {
+    return FieldError("--blobs", absl::StrCat("\"", config.blobs, "\" has no HOST:PORT"));
+  }
+  const bool tls = scheme == "grpcs";
+  if (!tls && !(config.blobs_tls_ca.empty() && config.blobs_tls_cert.empty() &&
+                config.blobs_tls_key.empty() && config.blobs_token_file.empty())) {
+    return FieldError("--blobs", "certificates and tokens need grpcs://");
+  }
+  if (!tls && !config.allow_insecure && !IsLoopback(options.server)) {
+    return FieldError("--blobs", absl::StrCat("refusing to reach ", options.server,
+                                              " without TLS; use grpcs://, or say "
+                                              "--allow-insecure"));
+  }
+  options.tls = tls;
+  options.insecure = !tls;
+  options.tls_ca_file = config.blobs_tls_ca;
+  options.tls_cert_file = config.blobs_tls_cert;
+  options.tls_key_file = config.blobs_tls_key;
+  options.token_file = config.blobs_token_file;
+  return options;
 }
 
 }  // namespace lowerd::server

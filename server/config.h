@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
+#include "client/client_options.h"
 
 namespace lowerd::server {
 
@@ -19,8 +22,13 @@ struct Config {
   std::string data_dir;
   // Empty: SQLite in data_dir.
   std::string state;
-  // Empty: data_dir/blobs.
+  // A directory, or grpc[s]://host:port[/instance] of a REAPI CAS. Empty: data_dir/blobs.
   std::string blobs;
+  // For grpcs: PEM files, as of a client.
+  std::string blobs_tls_ca;
+  std::string blobs_tls_cert;
+  std::string blobs_tls_key;
+  std::string blobs_token_file;
   // 0 is no limit.
   int64_t blob_limit_bytes = 0;
   int64_t max_blob_bytes = int64_t{64} << 30;
@@ -63,5 +71,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 // says what cannot work: a listener beyond loopback without TLS, files that are not there, limits
 // that contradict each other.
 absl::Status Complete(Config& config);
+
+// How to reach the blob store that `config.blobs` names; nothing if it is a directory.
+// INVALID_REQUEST for one that cannot be.
+absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& config);
 
 }  // namespace lowerd::server

@@ -20,6 +20,7 @@
 #include "server/lowering_service.h"
 #include "server/model_jobs.h"
 #include "server/operations_service.h"
+#include "server/remote_blob_store.h"
 #include "server/type_names_service.h"
 #include "src/base/error.h"
 #include "src/base/thread_pool.h"
@@ -76,18 +77,7 @@ class ServerImpl final : public Server {
         database_, state::Database::Open(config.state.empty()
                                              ? absl::StrCat("sqlite:", config.data_dir, "/state.db")
                                              : config.state));
-    blob::DiskBlobStore::Options blob_options;
-    blob_options.directory =
-        config.blobs.empty() ? absl::StrCat(config.data_dir, "/blobs") : config.blobs;
-    blob_options.limit_bytes = config.blob_limit_bytes;
-    blob_options.max_blob_bytes = config.max_blob_bytes;
-    blob_options.fsync = config.fsync;
-    LOWERD_ASSIGN_OR_RETURN(auto blobs, blob::DiskBlobStore::Create(blob_options));
-    if (blobs->quarantined() > 0) {
-      spdlog::warn("{} files in the blob store were no blobs; they are in {}/quarantine",
-                   blobs->quarantined(), blob_options.directory);
-    }
-    blobs_ = std::move(blobs);
+    LOWERD_RETURN_IF_ERROR(OpenBlobs(config));
     registry_ = names::MakeSqlTypeNameRegistry(*database_);
 
     pool::WorkerPool::Options pool_options;
@@ -130,6 +120,30 @@ class ServerImpl final : public Server {
   }
 
  private:
+  absl::Status OpenBlobs(const Config& config) {
+    blob::DiskBlobStore::Options options;
+    options.limit_bytes = config.blob_limit_bytes;
+    options.max_blob_bytes = config.max_blob_bytes;
+    LOWERD_ASSIGN_OR_RETURN(const auto remote, RemoteBlobs(config));
+    if (remote) {
+      options.directory = absl::StrCat(config.data_dir, "/blob-cache");
+      // What it loses is fetched again.
+      options.fsync = false;
+      LOWERD_ASSIGN_OR_RETURN(blobs_, RemoteBlobStore::Create({*remote, options}));
+      return absl::OkStatus();
+    }
+    options.directory =
+        config.blobs.empty() ? absl::StrCat(config.data_dir, "/blobs") : config.blobs;
+    options.fsync = config.fsync;
+    LOWERD_ASSIGN_OR_RETURN(auto disk, blob::DiskBlobStore::Create(options));
+    if (disk->quarantined() > 0) {
+      spdlog::warn("{} files in the blob store were no blobs; they are in {}/quarantine",
+                   disk->quarantined(), options.directory);
+    }
+    blobs_ = std::move(disk);
+    return absl::OkStatus();
+  }
+
   void LogToolchain() const {
     const internal::FromZygote::Ready& ready = workers_->toolchain();
     std::vector<std::string> backends;

@@ -78,6 +78,9 @@ class BlobStore {
   // any is not here.
   virtual absl::StatusOr<std::unique_ptr<Pin>> PinAll(absl::Span<const Digest> digests) = 0;
 
+  // Whether FindMissing answers from memory, so that it may be called where nothing may block.
+  virtual bool local() const { return true; }
+
   struct Stats {
     int64_t blobs = 0;
     int64_t bytes = 0;

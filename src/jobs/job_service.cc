@@ -104,6 +104,7 @@ class JobServiceImpl final : public JobService {
   }
 
   std::optional<Operation> TryCached(absl::string_view action_key) override {
+    if (!blobs_.local()) return std::nullopt;
     const std::shared_ptr<const CachedAction> action = cache_.Find(action_key);
     if (action && OutputsAreHere(*action)) {
       ++hits_;
@@ -248,6 +249,16 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     }
   }
   LOWERD_ASSIGN_OR_RETURN(std::unique_ptr<blob::Pin> pin, blobs_.PinAll(request.inputs));
+  // Asked before the transaction, which no blob store should hold up.
+  bool stale = false;
+  if (!request.bypass_cache) {
+    std::optional<CachedAction> action;
+    LOWERD_RETURN_IF_ERROR(database_.Read([&](soci::session& session) {
+      action = OperationStore(session).FindAction(request.action_key);
+      return absl::OkStatus();
+    }));
+    stale = action && !OutputsAreHere(*action);
+  }
   Operation operation;
   const std::string new_job = NewId();
   bool enqueued = false;
@@ -289,7 +300,8 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
         return absl::OkStatus();
       }
       if (auto action = store.FindAction(request.action_key)) {
-        if (OutputsAreHere(*action)) {
+        // One that came since was made just now.
+        if (!stale) {
           cache_.Put(request.action_key, *action);
           operation.progress.state = State::kDone;
           operation.cached = true;

@@ -63,7 +63,8 @@ class JobService {
   };
 
   // A done operation from the in-memory cache, if there is one whose blobs are all here; its name
-  // can be read later although no row was written. Never blocks on the database.
+  // can be read later although no row was written. Never blocks; so always empty if the blob store
+  // is not local, and Submit then answers from the durable cache.
   virtual std::optional<Operation> TryCached(absl::string_view action_key) = 0;
 
   // Makes the operation durable and queues it (or joins a job in flight, or finishes it from the

@@ -1,6 +1,5 @@
 #include "src/blob/disk_blob_store.h"
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -46,42 +44,6 @@ TEST_F(DiskBlobStoreTest, StoresReadsAndSurvivesARestart) {
   EXPECT_EQ(store->GetStats().bytes, 5);
 }
 
-TEST_F(DiskBlobStoreTest, EmptyBlobAlwaysExists) {
-  auto store = Open();
-  EXPECT_TRUE(Has(*store, Digest()));
-  EXPECT_EQ(*GetBytes(*store, Digest(), 1), "");
-}
-
-TEST_F(DiskBlobStoreTest, AbsentBlobsAreNamed) {
-  auto store = Open();
-  const absl::Status status = store->Open(Digest::Of("x")).status();
-  EXPECT_TRUE(HasReason(status, Reason::kBlobMissing));
-  EXPECT_TRUE(HasReason(store->PinAll({Digest::Of("x")}).status(), Reason::kBlobMissing));
-}
-
-TEST_F(DiskBlobStoreTest, WrongBytesAreRefusedAndNothingBecomesVisible) {
-  auto store = Open();
-  for (const char* id : {"", "id"}) {
-    auto writer = *store->StartWrite(Digest::Of("right"), id);
-    ASSERT_TRUE(writer->Append("wrong").ok());
-    EXPECT_TRUE(HasReason(writer->Commit(), Reason::kDigestMismatch));
-    EXPECT_FALSE(Has(*store, Digest::Of("right")));
-  }
-  auto writer = *store->StartWrite(Digest::Of("right"), "id");
-  EXPECT_EQ(writer->committed_size(), 0) << "the refused bytes were kept";
-  ASSERT_TRUE(writer->Append("right").ok());
-  EXPECT_TRUE(writer->Commit().ok());
-}
-
-TEST_F(DiskBlobStoreTest, TooManyBytesAreRefusedAndTooFewDoNotCommit) {
-  auto store = Open();
-  auto writer = *store->StartWrite(Digest::Of("abc"), "id");
-  EXPECT_TRUE(HasReason(writer->Append("abcd"), Reason::kLimitExceeded));
-  EXPECT_EQ(writer->committed_size(), 0);
-  ASSERT_TRUE(writer->Append("ab").ok());
-  EXPECT_TRUE(HasReason(writer->Commit(), Reason::kDigestMismatch));
-}
-
 TEST_F(DiskBlobStoreTest, CutUploadGoesOnWhereItStoodAlsoAfterARestart) {
   const std::string data(3'000'000, 'x');
   const Digest digest = Digest::Of(data);
@@ -103,35 +65,6 @@ TEST_F(DiskBlobStoreTest, CutUploadGoesOnWhereItStoodAlsoAfterARestart) {
   ASSERT_TRUE(writer->Commit().ok());
   EXPECT_TRUE(store->QueryWrite(digest, "id")->complete);
   EXPECT_EQ(*GetBytes(*store, digest, 4'000'000), data);
-}
-
-TEST_F(DiskBlobStoreTest, NewestConnectionOwnsAnUpload) {
-  auto store = Open();
-  auto old = *store->StartWrite(Digest::Of("abc"), "id");
-  ASSERT_TRUE(old->Append("a").ok());
-  auto young = *store->StartWrite(Digest::Of("abc"), "id");
-  EXPECT_TRUE(HasReason(old->Append("b"), Reason::kOperationState));
-  EXPECT_TRUE(HasReason(old->Commit(), Reason::kOperationState));
-  ASSERT_TRUE(young->Append("bc").ok());
-  EXPECT_TRUE(young->Commit().ok());
-}
-
-TEST_F(DiskBlobStoreTest, AdoptsAFinishedFile) {
-  auto store = Open(0, /*fsync=*/true);
-  for (int i = 0; i < 2; ++i) {
-    Fd file = *store->CreateTemporary();
-    ASSERT_TRUE(WriteAll(file.get(), "artifact").ok());
-    EXPECT_EQ(*store->Adopt(std::move(file)), Digest::Of("artifact"));
-  }
-  EXPECT_EQ(*GetBytes(*store, Digest::Of("artifact"), 100), "artifact");
-}
-
-TEST_F(DiskBlobStoreTest, AdoptsAFileOfAnotherFileSystem) {
-  auto store = Open();
-  Fd file(::memfd_create("x", 0));
-  ASSERT_TRUE(WriteAll(file.get(), "elsewhere").ok());
-  EXPECT_EQ(*store->Adopt(std::move(file)), Digest::Of("elsewhere"));
-  EXPECT_TRUE(Has(*store, Digest::Of("elsewhere")));
 }
 
 TEST_F(DiskBlobStoreTest, EvictsTheLeastRecentlyUsedAndNeverWhatIsPinned) {
@@ -236,23 +169,6 @@ TEST_F(DiskBlobStoreTest, KilledInTheMiddleOfCommitsItHoldsOnlyCompleteBlobs) {
           << "seed " << kSeed;
     }
   }
-}
-
-TEST_F(DiskBlobStoreTest, ManyThreadsOnSameAndDifferentBlobs) {
-  auto store = Open();
-  std::atomic<int> failures = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 32; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < 20; ++i) {
-        const std::string data = "blob " + std::to_string(i % 2 == 0 ? i : i * 100 + t);
-        const auto digest = PutBytes(*store, data);
-        failures += !digest.ok() || GetBytes(*store, *digest, 100).value_or("") != data;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(failures, 0);
 }
 
 TEST_F(DiskBlobStoreTest, NothingIsEvictedForWhatCannotFit) {

@@ -7,7 +7,9 @@ namespace lowerd::test {
 // A folder that is gone at the end.
 class TempDir {
  public:
+  // In $TMPDIR or /tmp.
   TempDir();
+  explicit TempDir(const std::string& parent);
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
