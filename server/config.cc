@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Renewals come three times a lease, and machines stall.
+constexpr absl::Duration kMinLease = absl::Seconds(1);
 constexpr char kReferenceLibrary[] = "liblowerd_backend_reference.so";
 
 void AddDuration(CLI::App& app, const std::string& flag, absl::Duration& value,
@@ -144,6 +146,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_flag("--fsync,!--no-fsync", config.fsync,
                "Make blobs durable before they are acknowledged (default: yes)")
       ->group("Storage");
+  AddDuration(app, "--lease", config.lease,
+              "How long a replica may be silent before another takes over its jobs");
   AddDuration(app, "--retention", config.retention, "How long finished operations stay readable");
 
   app.add_option("--workers", config.workers, "Jobs at once")
@@ -207,6 +211,9 @@ absl::Status Complete(Config& config) {
                                                "--allow-insecure"));
   }
   LOWERD_RETURN_IF_ERROR(RemoteBlobs(config).status());
+  if (config.lease < kMinLease) {
+    return FieldError("--lease", absl::StrCat("is less than ", absl::FormatDuration(kMinLease)));
+  }
   if (config.job_timeout > config.max_job_timeout) {
     return FieldError("--job-timeout", "is larger than --max-job-timeout");
   }

@@ -46,6 +46,8 @@ struct Config {
   absl::Duration max_job_timeout = absl::Minutes(30);
   int max_queued = 1000;
   absl::Duration retention = absl::Hours(7 * 24);
+  // See jobs::JobService::Options.
+  absl::Duration lease = absl::Seconds(30);
   absl::Duration drain_grace = absl::Seconds(30);
 
   std::string tls_cert;

@@ -96,6 +96,7 @@ class ServerImpl final : public Server {
     job_options.workers = config.workers;
     job_options.max_queued = config.max_queued;
     job_options.retention = config.retention;
+    job_options.lease = config.lease;
     job_options.replica = ReplicaName();
     LOWERD_ASSIGN_OR_RETURN(jobs_,
                             jobs::JobService::Create(job_options, *database_, *blobs_, *models_));
