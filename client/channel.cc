@@ -12,6 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/fd.h"
 #include "src/base/version.h"
+#include "src/rpc/address.h"
 
 namespace lowerd::client {
 namespace {
@@ -20,16 +21,6 @@ constexpr int64_t kMaxPemBytes = 4 << 20;
 constexpr int64_t kMaxTokenBytes = 64 << 10;
 // Plans and descriptions of big models are long.
 constexpr int kMaxReceiveBytes = 256 << 20;
-
-bool IsUnix(absl::string_view server) {
-  return absl::StartsWith(server, "unix:") || absl::StartsWith(server, "unix-abstract:");
-}
-
-bool IsLoopback(absl::string_view server) {
-  return IsUnix(server) || absl::StartsWith(server, "127.") ||
-         absl::StartsWith(server, "localhost:") || server == "localhost" ||
-         absl::StartsWith(server, "[::1]");
-}
 
 bool WantsTls(const ClientOptions& options) {
   return options.tls || !options.tls_ca_file.empty() || !options.tls_cert_file.empty() ||
@@ -71,12 +62,13 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentials(
 }  // namespace
 
 bool IsPlaintext(const ClientOptions& options) {
-  return !WantsTls(options) && (options.insecure || IsLoopback(options.server));
+  return !WantsTls(options) && (options.insecure || rpc::IsLoopback(ServerAddress(options.server)));
 }
 
 std::string ServerAddress(absl::string_view server) {
   const absl::string_view behind_brackets = server.substr(server.rfind(']') + 1);
-  if (IsUnix(server) || absl::StrContains(behind_brackets, ':')) return std::string(server);
+  if (absl::StartsWith(server, "unix") || absl::StrContains(behind_brackets, ':'))
+    return std::string(server);
   return absl::StrCat(server, ":50051");
 }
 
@@ -110,7 +102,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const ClientOptions
                    static_cast<int>(absl::ToInt64Milliseconds(options.maximum_backoff)));
   // Tries are counted in one place: here, not in gRPC.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  if (IsLoopback(options.server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (rpc::IsLoopback(ServerAddress(options.server)))
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(ServerAddress(options.server), credentials, arguments);
 }
 

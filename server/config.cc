@@ -7,6 +7,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,8 +16,11 @@
 #include "absl/strings/strip.h"
 #include <CLI/CLI.hpp>
 
+#include "server/credentials.h"
 #include "src/base/error.h"
 #include "src/base/version.h"
+#include "src/rpc/address.h"
+#include "src/state/database.h"
 
 namespace lowerd::server {
 namespace {
@@ -60,12 +64,6 @@ fs::path FirstExisting(std::initializer_list<fs::path> paths) {
     if (fs::exists(path, error)) return path;
   }
   return {};
-}
-
-bool IsLoopback(const std::string& listen) {
-  if (absl::StartsWith(listen, "unix:")) return true;
-  const std::string host = listen.substr(0, listen.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
 }
 
 absl::Status CheckReadable(const std::string& flag, const std::string& path) {
@@ -188,15 +186,33 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (app.exit(error, std::cout, std::cerr) == 0) return absl::CancelledError();
-    return absl::InvalidArgumentError(error.what());
+    // Help and version.
+    if (error.get_exit_code() == 0) {
+      app.exit(error, std::cout, std::cerr);
+      return absl::CancelledError();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see lowerd --help)"));
   }
   return out;
 }
 
 absl::Status Complete(Config& config) {
-  if (config.listen.rfind(':') == std::string::npos) {
-    return FieldError("--listen", absl::StrCat("\"", config.listen, "\" is not HOST:PORT"));
+  if (const absl::Status status = rpc::CheckListenAddress(config.listen); !status.ok()) {
+    return FieldError("--listen", status.message());
+  }
+  if (!config.state.empty()) {
+    const absl::Status status = state::Database::CheckLocation(config.state);
+    if (!status.ok()) return FieldError("--state", status.message());
+  }
+  for (const auto& [flag, size] : {std::pair("--blob-limit", config.blob_limit_bytes),
+                                   {"--max-blob", config.max_blob_bytes},
+                                   {"--job-memory", config.job_memory_bytes}}) {
+    if (size < 0) return FieldError(flag, "is negative");
+  }
+  for (const auto& [flag, duration] : {std::pair("--job-timeout", config.job_timeout),
+                                       {"--max-job-timeout", config.max_job_timeout},
+                                       {"--retention", config.retention}}) {
+    if (duration <= absl::ZeroDuration()) return FieldError(flag, "is not positive");
   }
   const bool tls = !config.tls_cert.empty() || !config.tls_key.empty();
   if (tls && (config.tls_cert.empty() || config.tls_key.empty())) {
@@ -205,7 +221,7 @@ absl::Status Complete(Config& config) {
   if (!tls && !config.tls_client_ca.empty()) {
     return FieldError("--tls-client-ca", "client certificates need --tls-cert and --tls-key");
   }
-  if (!tls && !config.allow_insecure && !IsLoopback(config.listen)) {
+  if (!tls && !config.allow_insecure && !rpc::IsLoopback(config.listen)) {
     return FieldError("--listen", absl::StrCat("refusing to serve ", config.listen,
                                                " without TLS; set --tls-cert and --tls-key, or say "
                                                "--allow-insecure"));
@@ -240,6 +256,10 @@ absl::Status Complete(Config& config) {
   }
   AddReferenceBackend(config);
   LOWERD_RETURN_IF_ERROR(CheckReadable("--worker-program", config.worker_program));
+  if (::access(config.worker_program.c_str(), X_OK) != 0) {
+    return FieldError("--worker-program",
+                      absl::StrCat(config.worker_program, " cannot be executed"));
+  }
   for (const std::string& library : config.backend_libraries) {
     LOWERD_RETURN_IF_ERROR(CheckReadable("--backend-lib", library));
   }
@@ -248,7 +268,8 @@ absl::Status Complete(Config& config) {
   }
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-cert", config.tls_cert));
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-key", config.tls_key));
-  return CheckReadable("--tls-client-ca", config.tls_client_ca);
+  LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", config.tls_client_ca));
+  return CheckCertificates(config);
 }
 
 absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& config) {
@@ -272,7 +293,7 @@ absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& c
                 config.blobs_tls_key.empty() && config.blobs_token_file.empty())) {
     return FieldError("--blobs", "certificates and tokens need grpcs://");
   }
-  if (!tls && !config.allow_insecure && !IsLoopback(options.server)) {
+  if (!tls && !config.allow_insecure && !rpc::IsLoopback(options.server)) {
     return FieldError("--blobs", absl::StrCat("refusing to reach ", options.server,
                                               " without TLS; use grpcs://, or say "
                                               "--allow-insecure"));

@@ -65,8 +65,8 @@ struct CommandLine {
   bool check = false;
 };
 
-// Parses flags and the file named by --config. Prints help, version or a usage error itself; the
-// status code then says how to exit: CANCELLED for exit 0, INVALID_ARGUMENT for exit 2.
+// Parses flags and the file named by --config. CANCELLED if help or the version was asked for and
+// has been printed; INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 
 // Fills in defaults that depend on the host (data directory, worker program, reference backend) and

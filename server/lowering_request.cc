@@ -214,7 +214,7 @@ absl::StatusOr<LoweringRequest> ParseLoweringRequest(const v1::LowerModelRequest
   if (request.request_id().size() > kMaxRequestId) {
     return FieldError("request_id", absl::StrCat("is longer than ", kMaxRequestId, " bytes"));
   }
-  if (std::abs(request.priority()) > kMaxPriority) {
+  if (request.priority() < -kMaxPriority || request.priority() > kMaxPriority) {
     return FieldError("priority", absl::StrCat("is not within +-", kMaxPriority));
   }
   LOWERD_ASSIGN_OR_RETURN(out.timeout, ParseTimeout(request, limits));

@@ -26,7 +26,8 @@ int Fail(const absl::Status& status, int exit_code) {
 
 int Main(int argc, char** argv) {
   auto command_line = ParseCommandLine(argc, argv);
-  if (!command_line.ok()) return absl::IsCancelled(command_line.status()) ? 0 : kExitUsage;
+  if (absl::IsCancelled(command_line.status())) return 0;
+  if (!command_line.ok()) return Fail(command_line.status(), kExitUsage);
   Config& config = command_line->config;
   if (absl::Status status = Complete(config); !status.ok()) return Fail(status, kExitUsage);
   if (command_line->check) {

@@ -126,6 +126,10 @@ absl::StatusOr<jobs::JobService::Filter> ParseOperationFilter(absl::string_view 
     const absl::string_view field = absl::StripAsciiWhitespace(sides.first);
     const absl::string_view value = absl::StripAsciiWhitespace(sides.second);
     bool understood = false;
+    if ((field == "state" && out.state) || (field == "done" && out.done) ||
+        (field == "error" && out.failed)) {
+      return FieldError("filter", absl::StrCat("names ", field, " twice"));
+    }
     if (field == "state") {
       out.state = ParseState(value);
       understood = out.state.has_value();

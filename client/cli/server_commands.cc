@@ -64,8 +64,7 @@ absl::Status Version(Session& session) {
   }
   const lowerd::v1::Producer& producer = response->producer();
   absl::StrAppend(&out, "lowerd   ", Printable(producer.lowerd_version()), " at ", address, "\n",
-                  "libtorch ", Printable(producer.libtorch_version()), ", file format ",
-                  producer.file_format_version(), "\n");
+                  "libtorch ", Printable(producer.libtorch_version()), "\n");
   return Print(out);
 }
 

@@ -13,6 +13,8 @@
 namespace lowerd {
 namespace {
 
+// What a caller sent is quoted to this length, in bytes.
+constexpr size_t kMaxQuoted = 200;
 constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 
 struct ReasonEntry {
@@ -213,6 +215,7 @@ absl::Status FieldError(absl::string_view field, absl::string_view description) 
 }
 
 absl::Status NotFoundError(absl::string_view resource_type, absl::string_view name) {
+  name = name.substr(0, kMaxQuoted);
   absl::Status status = MakeError(Reason::kResourceNotFound,
                                   absl::StrCat("there is no ", resource_type, " \"", name, "\""));
   google::rpc::ResourceInfo info;

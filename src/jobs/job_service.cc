@@ -269,6 +269,11 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     enqueued = false;
     if (!request.request_id.empty()) {
       if (auto earlier = store.FindByRequest(request.client, request.request_id)) {
+        if (earlier->action_key != request.action_key) {
+          return FieldError(
+              "request_id",
+              absl::StrCat("has been used for another request, which is ", earlier->name));
+        }
         operation = *std::move(earlier);
         Complete(store, operation);
         return absl::OkStatus();

@@ -68,7 +68,8 @@ class JobService {
   virtual std::optional<Operation> TryCached(absl::string_view action_key) = 0;
 
   // Makes the operation durable and queues it (or joins a job in flight, or finishes it from the
-  // cache). The same (client, request_id) gives the same operation. QUEUE_FULL with RetryInfo;
+  // cache). The same (client, request_id) gives the same operation; INVALID_REQUEST if that was
+  // asked for something else. QUEUE_FULL with RetryInfo;
   // BLOB_MISSING if an input is not here.
   virtual absl::StatusOr<Operation> Submit(NewOperation operation) = 0;
 

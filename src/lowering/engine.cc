@@ -305,9 +305,9 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
       const torch::jit::Module lowered,
       LowerTargets(files, model.loaded, scheme, names, host, request.debug_info(), manifest));
 
-  const int total = request.formats_size();
-  for (int i = 0; i < total; ++i) {
-    host.OnProgress(State::SERIALIZING, i, total);
+  const int targets = static_cast<int>(scheme.targets.size());
+  for (int i = 0; i < request.formats_size(); ++i) {
+    host.OnProgress(State::SERIALIZING, targets, targets);
     const v1::Format format = request.formats(i);
     LOWERD_RETURN_IF_ERROR(WriteArtifact(lowered, format, model.loaded.extra_files,
                                          request.debug_info(), files.artifacts.at(format)));
@@ -317,8 +317,8 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
   }
 
   std::vector<ArtifactContents> contents;
-  for (int i = 0; i < total; ++i) {
-    host.OnProgress(State::VERIFYING, i, total);
+  for (int i = 0; i < request.formats_size(); ++i) {
+    host.OnProgress(State::VERIFYING, targets, targets);
     const v1::Format format = request.formats(i);
     LOWERD_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Map(files.artifacts.at(format)));
     LOWERD_ASSIGN_OR_RETURN(ArtifactContents read, ReadArtifact(format, file.bytes()));

@@ -63,6 +63,10 @@ absl::Status Run(soci::session& session, const std::function<absl::Status(soci::
   }
 }
 
+bool IsPostgresql(const std::string& location) {
+  return absl::StartsWith(location, "postgresql://") || absl::StartsWith(location, "postgres://");
+}
+
 class DatabaseImpl final : public Database {
  public:
   DatabaseImpl(Engine engine, std::string parameters, Fd lock)
@@ -245,7 +249,19 @@ class DatabaseImpl final : public Database {
 
 }  // namespace
 
+absl::Status Database::CheckLocation(const std::string& location) {
+  if (IsPostgresql(location)) return absl::OkStatus();
+  if (absl::StartsWith(location, kSqlitePrefix) && location.size() > kSqlitePrefix.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", location, "\" is neither sqlite:FILE nor postgresql://..."));
+}
+
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& location) {
+  if (const absl::Status status = CheckLocation(location); !status.ok()) {
+    return FieldError("state", status.message());
+  }
   std::unique_ptr<DatabaseImpl> database;
   absl::string_view path = location;
   if (absl::ConsumePrefix(&path, kSqlitePrefix)) {
@@ -260,12 +276,8 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& loca
     }
     database = std::make_unique<DatabaseImpl>(
         Engine::kSqlite, absl::StrCat("dbname=\"", file, "\" timeout=30"), std::move(lock));
-  } else if (absl::StartsWith(location, "postgresql://") ||
-             absl::StartsWith(location, "postgres://")) {
-    database = std::make_unique<DatabaseImpl>(Engine::kPostgresql, location, Fd());
   } else {
-    return FieldError(
-        "state", absl::StrCat("\"", location, "\" is neither sqlite:FILE nor postgresql://..."));
+    database = std::make_unique<DatabaseImpl>(Engine::kPostgresql, location, Fd());
   }
   LOWERD_RETURN_IF_ERROR(database->Init());
   return database;

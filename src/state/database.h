@@ -24,6 +24,9 @@ class Database {
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& location);
   virtual ~Database() = default;
 
+  // INVALID_ARGUMENT (without a reason) if a location is of no kind that Open takes.
+  static absl::Status CheckLocation(const std::string& location);
+
   enum class Engine { kSqlite, kPostgresql };
   virtual Engine engine() const = 0;
 

@@ -113,6 +113,9 @@ TEST_P(JobServiceTest, RequestIdGivesTheSameOperationForOneClientOnly) {
   const std::string name = replica->service->Submit(request)->name;
   Await(*replica->service, name);
   EXPECT_EQ(replica->service->Submit(request)->name, name);
+  JobService::NewOperation different = Request("another");
+  different.request_id = "id";
+  EXPECT_TRUE(HasReason(replica->service->Submit(different).status(), Reason::kInvalidRequest));
   request.client = "other";
   EXPECT_NE(replica->service->Submit(request)->name, name);
 }
