@@ -119,6 +119,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   app.add_option("--tls-client-ca", config.tls_client_ca,
                  "Require client certificates signed by this CA (PEM), reloaded on change")
       ->group("Network");
+  app.add_option("--token-file", config.token_file,
+                 "Let in clients with these bearer tokens (lines of NAME EXPIRES sha256:HEX), "
+                 "reloaded on change")
+      ->group("Network");
+  app.add_option("--policy", config.policy,
+                 "Who may call what: a gRPC authorization policy (JSON), reloaded on change")
+      ->group("Network");
   app.add_option("--data-dir", config.data_dir, "State and blobs; created if it is not there")
       ->group("Storage");
   app.add_option("--state", config.state,
@@ -221,6 +228,12 @@ absl::Status Complete(Config& config) {
   if (!tls && !config.tls_client_ca.empty()) {
     return FieldError("--tls-client-ca", "client certificates need --tls-cert and --tls-key");
   }
+  if (!tls && !config.token_file.empty()) {
+    return FieldError("--token-file", "tokens are only taken over TLS; set --tls-cert, --tls-key");
+  }
+  if (!tls && !config.policy.empty()) {
+    return FieldError("--policy", "needs to know who calls; set --tls-cert and --tls-key");
+  }
   if (!tls && !config.allow_insecure && !rpc::IsLoopback(config.listen)) {
     return FieldError("--listen", absl::StrCat("refusing to serve ", config.listen,
                                                " without TLS; set --tls-cert and --tls-key, or say "
@@ -269,7 +282,8 @@ absl::Status Complete(Config& config) {
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-cert", config.tls_cert));
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-key", config.tls_key));
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", config.tls_client_ca));
-  return CheckCertificates(config);
+  LOWERD_RETURN_IF_ERROR(CheckCertificates(config));
+  return Authorizer::Create({config.token_file, config.policy}).status();
 }
 
 absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& config) {
@@ -292,6 +306,12 @@ absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& c
   if (!tls && !(config.blobs_tls_ca.empty() && config.blobs_tls_cert.empty() &&
                 config.blobs_tls_key.empty() && config.blobs_token_file.empty())) {
     return FieldError("--blobs", "certificates and tokens need grpcs://");
+  }
+  if (!tls && !config.token_file.empty()) {
+    return FieldError("--token-file", "tokens are only taken over TLS; set --tls-cert, --tls-key");
+  }
+  if (!tls && !config.policy.empty()) {
+    return FieldError("--policy", "needs to know who calls; set --tls-cert and --tls-key");
   }
   if (!tls && !config.allow_insecure && !rpc::IsLoopback(options.server)) {
     return FieldError("--blobs", absl::StrCat("refusing to reach ", options.server,

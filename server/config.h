@@ -53,6 +53,9 @@ struct Config {
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
+  // See TokenSet and Policy.
+  std::string token_file;
+  std::string policy;
 
   std::string log_level = "info";
   bool log_json = false;

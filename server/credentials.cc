@@ -75,7 +75,8 @@ absl::Status CheckCertificates(const Config& config) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const Config& config) {
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const Config& config, std::shared_ptr<Authorizer> authorizer) {
   if (config.tls_cert.empty()) return grpc::InsecureServerCredentials();
   auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       config.tls_key, config.tls_cert, config.tls_client_ca, kRefreshSeconds);
@@ -83,9 +84,14 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const Config& con
   options.watch_identity_key_cert_pairs();
   if (!config.tls_client_ca.empty()) {
     options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.set_cert_request_type(config.token_file.empty()
+                                      ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                      : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   }
-  return grpc::experimental::TlsServerCredentials(options);
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::experimental::TlsServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(std::move(authorizer));
+  return credentials;
 }
 
 }  // namespace lowerd::server

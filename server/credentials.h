@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include <grpcpp/security/server_credentials.h>
 
+#include "server/authorizer.h"
 #include "server/config.h"
 
 namespace lowerd::server {
@@ -14,8 +15,10 @@ namespace lowerd::server {
 absl::Status CheckCertificates(const Config& config);
 
 // TLS with certificates that are read again when their files change (looked at every few seconds);
-// insecure if the configuration names no certificate. Client certificates are required and verified
-// if it names a client CA.
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const Config& config);
+// insecure if the configuration names no certificate. Client certificates are verified if it names
+// a client CA, and required unless a token may stand for one. `authorizer`, which may be null
+// without TLS, sees every call.
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const Config& config, std::shared_ptr<Authorizer> authorizer);
 
 }  // namespace lowerd::server

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include <grpc/support/log.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -35,6 +36,9 @@ class JsonText : public spdlog::custom_flag_formatter {
   }
 };
 
+// gRPC says on its own what its callers get as a status.
+void LogOfGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
+
 }  // namespace
 
 void SetUpLogging(const std::string& level, bool json) {
@@ -50,6 +54,7 @@ void SetUpLogging(const std::string& level, bool json) {
   logger->set_level(spdlog::level::from_str(level == "error" ? "err" : level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function(LogOfGrpc);
 }
 
 }  // namespace lowerd::server

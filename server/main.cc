@@ -40,11 +40,10 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
   // Blocked before any thread starts, so that only sigwait sees them.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTERM);
-  sigaddset(&stop, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
   auto server = Server::Start(config);
@@ -53,7 +52,7 @@ int Main(int argc, char** argv) {
   sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", (*server)->address().c_str());
 
   int received = 0;
-  sigwait(&stop, &received);
+  while (sigwait(&signals, &received) == 0 && received == SIGHUP) (*server)->Reload();
   spdlog::info("{}: draining for at most {}", received == SIGTERM ? "SIGTERM" : "SIGINT",
                absl::FormatDuration(config.drain_grace));
   sd_notify(0, "STOPPING=1");

@@ -106,6 +106,8 @@ class ServerImpl final : public Server {
 
   const std::string& address() const override { return address_; }
 
+  void Reload() override { authorizer_->Reload(); }
+
   void Drain(absl::Duration grace) override {
     if (drained_) return;
     drained_ = true;
@@ -158,6 +160,7 @@ class ServerImpl final : public Server {
   }
 
   absl::Status Serve(const Config& config) {
+    LOWERD_ASSIGN_OR_RETURN(authorizer_, Authorizer::Create({config.token_file, config.policy}));
     byte_stream_ = std::make_unique<ByteStreamService>(*blobs_, blob_threads_);
     cas_ = std::make_unique<CasService>(*blobs_, blob_threads_);
     capabilities_ = std::make_unique<CapabilitiesService>(config.max_blob_bytes);
@@ -170,7 +173,7 @@ class ServerImpl final : public Server {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(config.listen, MakeServerCredentials(config), &port);
+    builder.AddListeningPort(config.listen, MakeServerCredentials(config, authorizer_), &port);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -186,7 +189,8 @@ class ServerImpl final : public Server {
     const bool unix_socket = absl::StartsWith(config.listen, "unix:");
     if (server_ == nullptr || (port == 0 && !unix_socket)) {
       return FieldError("--listen",
-                        absl::StrCat("cannot serve on ", config.listen, " (is the port taken?)"));
+                        absl::StrCat("cannot serve on ", config.listen,
+                                     "; is the address this machine's, free, and allowed?"));
     }
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus(true);
@@ -219,6 +223,7 @@ class ServerImpl final : public Server {
   ThreadPool state_threads_{kStateThreads};
   ThreadPool blob_threads_{kBlobThreads};
   std::unique_ptr<ThreadPool> model_threads_;
+  std::shared_ptr<Authorizer> authorizer_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   bool drained_ = false;

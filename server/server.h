@@ -22,6 +22,9 @@ class Server {
   // The bound "host:port" (or "unix:path").
   virtual const std::string& address() const = 0;
 
+  // Looks at tokens and policy now; certificates are looked at every few seconds anyway.
+  virtual void Reload() = 0;
+
   // Health says NOT_SERVING first; then new calls are refused, running calls and jobs get `grace`,
   // and jobs that have not ended go back to the queue. Idempotent.
   virtual void Drain(absl::Duration grace) = 0;
