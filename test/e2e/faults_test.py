@@ -141,6 +141,19 @@ class FaultsTest(unittest.TestCase):
             (["--backend-lib", "/nonexistent/lib.so"], "/nonexistent/lib.so"),
             (["--worker-program", "/nonexistent/worker"], "/nonexistent/worker"),
             (["--tls-cert", t.MODEL], "key"),
+            (["--tls-cert", t.MODEL, "--tls-key", t.MODEL], "PEM certificate"),
+            (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
+            (["--listen", "127.example.com:1"], "without TLS"),
+            (["--state", "mysql://x"], "postgresql"),
+            (["--blobs", "ftp://x"], "grpc"),
+            (["--blobs", "grpc://far.example.com:1"], "without TLS"),
+            (["--blob-limit", "-5"], "negative"),
+            (["--job-timeout", "0s"], "positive"),
+            (["--worker-program", t.MODEL], "executed"),
+            (["--token-file", t.MODEL], "TLS"),
+            (["--policy", t.MODEL], "--tls-cert"),
+            (["--workers", "0"], "--workers"),
+            (["--nonsense"], "--nonsense"),
             (["--job-timeout", "2h", "--max-job-timeout", "1h"], "job-timeout"),
         )
         for flags, expected in cases:
@@ -180,11 +193,14 @@ class TlsTest(unittest.TestCase):
             "-subj", "/CN=test ca", "-days", "2")
         with open(os.path.join(cls.folder, "ext"), "w") as file:
             file.write("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        for name in ("server", "farm"):
+        for name in ("server", "farm", "expired"):
             run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out",
                 name + ".csr", "-subj", "/CN=" + name)
             run("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                "-CAcreateserial", "-out", name + ".pem", "-days", "2", "-extfile", "ext")
+                "-CAcreateserial", "-out", name + ".pem", "-days",
+                "-1" if name == "expired" else "2", "-extfile", "ext")
+        run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "stranger.key", "-out",
+            "stranger.pem", "-subj", "/CN=stranger", "-days", "2")
 
     def file(self, name):
         return os.path.join(self.folder, name)
@@ -198,6 +214,52 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(good.code, 0, good.err)
             self.assertEqual(server.lowerctl(*(ca + ["health"])).code, 4)
             self.assertEqual(server.lowerctl("health").code, 4)
+            for name in ("expired", "stranger"):
+                own = ["--tls-cert", self.file(name + ".pem"), "--tls-key", self.file(name + ".key")]
+                refused = server.lowerctl(*(ca + own + ["health"]), timeout=300)
+                self.assertEqual((refused.code, refused.error()[0]), (4, "UNAVAILABLE"))
+            wrong_ca = ["--tls-ca", self.file("stranger.pem")]
+            self.assertEqual(server.lowerctl(*(wrong_ca + own + ["health"]), timeout=300).code, 4)
+
+    def test_expired_server_certificate_is_refused_at_the_start(self):
+        done = subprocess.run([t.program("lowerd"), "--data-dir", self.file("data"), "--tls-cert",
+                               self.file("expired.pem"), "--tls-key", self.file("expired.key")],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("expired", done.stderr)
+
+    def write(self, name, text):
+        with open(self.file(name + ".new"), "w") as file:
+            file.write(text)
+        os.rename(self.file(name + ".new"), self.file(name))
+
+    def test_tokens_and_policy_with_the_real_client(self):
+        def token_line(name, token, expires="never"):
+            return "%s %s sha256:%s\n" % (name, expires, hashlib.sha256(token.encode()).hexdigest())
+        self.write("tokens", token_line("farm", "s3cret") + token_line("dev", "d3v") +
+                   token_line("late", "l4te", "2020-01-01"))
+        self.write("policy", json.dumps({"name": "test", "allow_rules": [
+            {"name": "farm", "source": {"principals": ["farm"]}},
+            {"name": "developers look", "source": {"principals": ["dev"]},
+             "request": {"paths": ["/lowerd.v1.LoweringService/ListBackends"]}}]}))
+        for name, token in (("farm", "s3cret"), ("dev", "d3v"), ("late", "l4te"), ("no", "x")):
+            self.write("token." + name, token + "\n")
+        with t.Server("--tls-cert", self.file("server.pem"), "--tls-key", self.file("server.key"),
+                      "--token-file", self.file("tokens"), "--policy", self.file("policy")) as server:
+            def call(token, *command):
+                flags = ["--token-file", self.file("token." + token)] if token else []
+                return server.lowerctl("--tls-ca", self.file("ca.pem"), *flags, *command)
+            lowered = call("farm", "lower", t.MODEL, "--target", "classifier", "--out",
+                           self.file("out"))
+            self.assertEqual(lowered.code, 0, lowered.err)
+            self.assertEqual(call("dev", "backends").code, 0)
+            for token, code in (("dev", "PERMISSION_DENIED"), ("late", "UNAUTHENTICATED"),
+                                ("no", "UNAUTHENTICATED"), (None, "UNAUTHENTICATED")):
+                refused = call(token, "ops", "list")
+                self.assertEqual((refused.code, refused.error()[0]), (4, code), refused.err)
+            self.write("tokens", token_line("farm", "changed"))
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: call("farm", "backends").code == 4, "the new tokens are in force")
 
 
 if __name__ == "__main__":
