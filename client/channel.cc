@@ -18,6 +18,7 @@ namespace lowerd::client {
 namespace {
 
 constexpr int64_t kMaxPemBytes = 4 << 20;
+constexpr absl::Duration kConnectTimeout = absl::Seconds(20);
 constexpr int64_t kMaxTokenBytes = 64 << 10;
 // Plans and descriptions of big models are long.
 constexpr int kMaxReceiveBytes = 256 << 20;
@@ -97,7 +98,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const ClientOptions
   // gRPC's own reconnection must not be slower than the tries that wait for it.
   const int first_ms = static_cast<int>(absl::ToInt64Milliseconds(options.initial_backoff));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, first_ms);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, first_ms);
+  // In spite of its name, how long one attempt to connect may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(kConnectTimeout)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(options.maximum_backoff)));
   // Tries are counted in one place: here, not in gRPC.
