@@ -5,19 +5,20 @@
 #   install-deps.sh [build] [test]     default: both
 #
 #   build    compiler, CMake and libraries to build everything
-#   test     what the tests need besides: Python's torch as judge, PostgreSQL
+#   test     what the tests need besides: Python's torch as judge, PostgreSQL,
+#            a browser for the status page
 set -euo pipefail
 
 build=(
   build-essential ccache clang cmake git ninja-build pkg-config
-  libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libflatbuffers-dev libgmock-dev
-  libgrpc++-dev libgtest-dev libpq-dev libprotobuf-dev libseccomp-dev libsoci-dev libspdlog-dev
-  libsqlite3-dev libssl-dev libsystemd-dev libtorch-dev libzstd-dev nlohmann-json3-dev
-  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
+  libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libcpp-httplib-dev libflatbuffers-dev
+  libgmock-dev libgrpc++-dev libgtest-dev libpq-dev libprotobuf-dev libseccomp-dev libsoci-dev
+  libspdlog-dev libsqlite3-dev libssl-dev libsystemd-dev libtorch-dev libzstd-dev
+  nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 test=(
-  binutils openssl postgresql python3 python3-grpc-tools python3-grpcio python3-numpy
-  python3-torch python3-torchaudio python3-torchvision
+  binutils chromium chromium-driver openssl postgresql python3 python3-grpc-tools python3-grpcio
+  python3-numpy python3-selenium python3-torch python3-torchaudio python3-torchvision
 )
 
 if [ $# -eq 0 ]; then set -- build test; fi

@@ -81,8 +81,9 @@ class BlobReader::Mapping {
   int64_t dropped_ = 0;
 };
 
-BlobReader::BlobReader(blob::BlobStore& blobs, ThreadPool& pool, grpc::ByteBuffer request)
-    : pool_(pool), request_(std::move(request)) {
+BlobReader::BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
+                       grpc::ByteBuffer request)
+    : pool_(pool), transfers_(transfers), request_(std::move(request)) {
   pool_.Schedule([this, &blobs] { Begin(blobs); });
 }
 
@@ -135,6 +136,7 @@ std::optional<grpc::ByteBuffer> BlobReader::Chunk() {
     const grpc::Slice slices[] = {ResponseHead(static_cast<size_t>(count)),
                                   Mapping::Share(mapping_, position_, count)};
     position_ += count;
+    transfers_.sent += count;
     return grpc::ByteBuffer(slices, 2);
   }
   std::string compressed;
@@ -145,6 +147,7 @@ std::optional<grpc::ByteBuffer> BlobReader::Chunk() {
     position_ += count;
   }
   if (compressed.empty()) return std::nullopt;
+  transfers_.sent += static_cast<int64_t>(compressed.size());
   const grpc::Slice slices[] = {ResponseHead(compressed.size()), grpc::Slice(compressed)};
   return grpc::ByteBuffer(slices, 2);
 }

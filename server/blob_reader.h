@@ -9,6 +9,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/transfer_counts.h"
 #include "server/zstd_stream.h"
 #include "src/base/thread_pool.h"
 #include "src/blob/blob_store.h"
@@ -20,7 +21,8 @@ namespace lowerd::server {
 // The reactor owns itself.
 class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  BlobReader(blob::BlobStore& blobs, ThreadPool& pool, grpc::ByteBuffer request);
+  BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
+             grpc::ByteBuffer request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
@@ -36,6 +38,7 @@ class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   std::optional<grpc::ByteBuffer> Chunk();
 
   ThreadPool& pool_;
+  TransferCounts& transfers_;
   grpc::ByteBuffer request_;
   rpc::ResourceName name_;
   std::shared_ptr<Mapping> mapping_;

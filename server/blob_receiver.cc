@@ -17,8 +17,9 @@ constexpr size_t kMaxQueued = 1;
 
 }  // namespace
 
-BlobReceiver::BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, grpc::ByteBuffer& response)
-    : blobs_(blobs), pool_(pool), response_(response) {
+BlobReceiver::BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
+                           grpc::ByteBuffer& response)
+    : blobs_(blobs), pool_(pool), transfers_(transfers), response_(response) {
   absl::MutexLock lock(&mutex_);
   StartReadLocked();
 }
@@ -143,6 +144,7 @@ absl::Status BlobReceiver::Store(const ParsedWriteRequest& request) {
       LOWERD_RETURN_IF_ERROR(writer_->Append(piece));
     }
     offset_ += static_cast<int64_t>(piece.size());
+    transfers_.received += static_cast<int64_t>(piece.size());
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/transfer_counts.h"
 #include "server/write_request_parser.h"
 #include "server/zstd_stream.h"
 #include "src/base/thread_pool.h"
@@ -23,7 +24,8 @@ namespace lowerd::server {
 // received. The reactor owns itself.
 class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
-  BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, grpc::ByteBuffer& response);
+  BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
+               grpc::ByteBuffer& response);
 
   void OnReadDone(bool ok) override;
   void OnCancel() override;
@@ -43,6 +45,7 @@ class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   blob::BlobStore& blobs_;
   ThreadPool& pool_;
+  TransferCounts& transfers_;
   grpc::ByteBuffer& response_;
 
   absl::Mutex mutex_;

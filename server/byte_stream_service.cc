@@ -10,12 +10,12 @@ namespace lowerd::server {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ByteStreamService::Read(
     grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
-  return new BlobReader(blobs_, pool_, *request);
+  return new BlobReader(blobs_, pool_, transfers_, *request);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ByteStreamService::Write(grpc::CallbackServerContext*,
                                                                     grpc::ByteBuffer* response) {
-  return new BlobReceiver(blobs_, pool_, *response);
+  return new BlobReceiver(blobs_, pool_, transfers_, *response);
 }
 
 grpc::ServerUnaryReactor* ByteStreamService::QueryWriteStatus(

@@ -2,6 +2,7 @@
 
 #include "google/bytestream/bytestream.grpc.pb.h"
 
+#include "server/transfer_counts.h"
 #include "src/base/thread_pool.h"
 #include "src/blob/blob_store.h"
 
@@ -31,9 +32,13 @@ class ByteStreamService final
       const google::bytestream::QueryWriteStatusRequest* request,
       google::bytestream::QueryWriteStatusResponse* response) override;
 
+  // Of uploads and downloads since the start.
+  const TransferCounts& transfers() const { return transfers_; }
+
  private:
   blob::BlobStore& blobs_;
   ThreadPool& pool_;
+  TransferCounts transfers_;
 };
 
 }  // namespace lowerd::server

@@ -109,6 +109,7 @@ grpc::ServerUnaryReactor* CasService::BatchUpdateBlobs(
   return RunBlocking(pool_, [this, request, response](const Cancellation&) {
     for (const auto& blob : request->requests()) {
       auto* out = response->add_responses();
+      transfers_.received += static_cast<int64_t>(blob.data().size());
       *out->mutable_digest() = blob.digest();
       SetStatus(Store(blobs_, blob), out->mutable_status());
     }
@@ -144,6 +145,7 @@ grpc::ServerUnaryReactor* CasService::BatchReadBlobs(grpc::CallbackServerContext
           digest.ok() ? Load(blobs_, *digest, zstd) : absl::StatusOr<std::string>(digest.status());
       SetStatus(bytes.status(), out->mutable_status());
       if (!bytes.ok()) continue;
+      transfers_.sent += static_cast<int64_t>(bytes->size());
       *out->mutable_data() = *std::move(bytes);
       if (zstd) out->set_compressor(reapi::Compressor::ZSTD);
     }

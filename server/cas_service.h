@@ -1,6 +1,7 @@
 #pragma once
 
 #include "build/bazel/remote/execution/v2/remote_execution.grpc.pb.h"
+#include "server/transfer_counts.h"
 #include "src/base/thread_pool.h"
 #include "src/blob/blob_store.h"
 
@@ -31,9 +32,13 @@ class CasService final
       const build::bazel::remote::execution::v2::BatchReadBlobsRequest* request,
       build::bazel::remote::execution::v2::BatchReadBlobsResponse* response) override;
 
+  // Of batches since the start.
+  const TransferCounts& transfers() const { return transfers_; }
+
  private:
   blob::BlobStore& blobs_;
   ThreadPool& pool_;
+  TransferCounts transfers_;
 };
 
 // build.bazel.remote.execution.v2.Capabilities: what CasService and ByteStreamService do.

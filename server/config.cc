@@ -66,6 +66,27 @@ fs::path FirstExisting(std::initializer_list<fs::path> paths) {
   return {};
 }
 
+absl::Status CheckHttp(const Config& config) {
+  if (config.http.empty()) return absl::OkStatus();
+  if (absl::StartsWith(config.http, "unix")) return FieldError("--http", "needs HOST:PORT");
+  if (const absl::Status status = rpc::CheckListenAddress(config.http); !status.ok()) {
+    return FieldError("--http", status.message());
+  }
+  if (rpc::IsLoopback(config.http) || config.allow_insecure) return absl::OkStatus();
+  if (!HttpHasTls(config)) {
+    return FieldError("--http", absl::StrCat("refusing to serve ", config.http,
+                                             " without TLS; set --tls-cert and --tls-key, or say "
+                                             "--allow-insecure"));
+  }
+  // It knows no tokens, and must not show to everybody what they keep.
+  if (!config.token_file.empty() && config.tls_client_ca.empty()) {
+    return FieldError("--http", absl::StrCat("refusing to serve ", config.http,
+                                             " to callers without a token; set --tls-client-ca, or "
+                                             "serve on loopback"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckReadable(const std::string& flag, const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
@@ -108,6 +129,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
       ->group("Network");
   app.add_option("--address-file", config.address_file,
                  "Write the bound HOST:PORT here once serving")
+      ->group("Network");
+  app.add_option("--http", config.http,
+                 "HOST:PORT for /metrics, /healthz, /readyz and the status page; default: off. "
+                 "Plain HTTP on loopback, with --tls-cert HTTPS elsewhere")
       ->group("Network");
   app.add_flag("--allow-insecure", config.allow_insecure, "Serve beyond loopback without TLS")
       ->group("Network");
@@ -188,7 +213,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->group("Logging");
-  app.add_flag("--log-json", config.log_json, "Log JSON lines")->group("Logging");
+  app.add_option("--log-format", config.log_format, "text, or json for one JSON object a line")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+      ->default_str("text")
+      ->type_name("FORMAT")
+      ->group("Logging");
 
   try {
     app.parse(argc, argv);
@@ -239,6 +269,7 @@ absl::Status Complete(Config& config) {
                                                " without TLS; set --tls-cert and --tls-key, or say "
                                                "--allow-insecure"));
   }
+  LOWERD_RETURN_IF_ERROR(CheckHttp(config));
   LOWERD_RETURN_IF_ERROR(RemoteBlobs(config).status());
   if (config.lease < kMinLease) {
     return FieldError("--lease", absl::StrCat("is less than ", absl::FormatDuration(kMinLease)));
@@ -284,6 +315,10 @@ absl::Status Complete(Config& config) {
   LOWERD_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", config.tls_client_ca));
   LOWERD_RETURN_IF_ERROR(CheckCertificates(config));
   return Authorizer::Create({config.token_file, config.policy}).status();
+}
+
+bool HttpHasTls(const Config& config) {
+  return !config.tls_cert.empty() && !rpc::IsLoopback(config.http);
 }
 
 absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& config) {

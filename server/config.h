@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 
 #include "client/client_options.h"
+#include "server/logging.h"
 
 namespace lowerd::server {
 
@@ -18,6 +19,10 @@ struct Config {
   bool allow_insecure = false;
   // When serving, the bound "host:port" is written here (atomically). For port 0.
   std::string address_file;
+
+  // HOST:PORT of metrics, health and status page; empty: none. Beyond loopback it has TLS as the
+  // listener has.
+  std::string http;
 
   std::string data_dir;
   // Empty: SQLite in data_dir.
@@ -58,7 +63,7 @@ struct Config {
   std::string policy;
 
   std::string log_level = "info";
-  bool log_json = false;
+  LogFormat log_format = LogFormat::kText;
 };
 
 // What the command line asks for.
@@ -76,6 +81,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 // says what cannot work: a listener beyond loopback without TLS, files that are not there, limits
 // that contradict each other.
 absl::Status Complete(Config& config);
+
+// Whether the HTTP listener has TLS: beyond loopback it must, where there is a certificate.
+bool HttpHasTls(const Config& config);
 
 // How to reach the blob store that `config.blobs` names; nothing if it is a directory.
 // INVALID_REQUEST for one that cannot be.

@@ -1,8 +1,10 @@
 // lowerd, the server.
 
+#include <cstdint>
 #include <cstdio>
 #include <iostream>
 #include <signal.h>
+#include <string>
 
 #include "absl/synchronization/mutex.h"
 #include <spdlog/spdlog.h>
@@ -24,6 +26,28 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
+// Waits for one of the signals. Until then tells systemd's watchdog, if there is one, that all is
+// well for as long as it is.
+int AwaitSignal(const sigset_t& signals, const Server& server) {
+  uint64_t watchdog_us = 0;
+  if (sd_watchdog_enabled(0, &watchdog_us) <= 0) {
+    int received = 0;
+    sigwait(&signals, &received);
+    return received;
+  }
+  const timespec interval = absl::ToTimespec(absl::Microseconds(watchdog_us) / 3);
+  while (true) {
+    const absl::Status live = server.Live();
+    if (live.ok()) {
+      sd_notify(0, "WATCHDOG=1");
+    } else {
+      spdlog::error("not healthy, the watchdog hears nothing: {}", std::string(live.message()));
+    }
+    const int received = sigtimedwait(&signals, nullptr, &interval);
+    if (received > 0) return received;
+  }
+}
+
 int Main(int argc, char** argv) {
   auto command_line = ParseCommandLine(argc, argv);
   if (absl::IsCancelled(command_line.status())) return 0;
@@ -34,7 +58,7 @@ int Main(int argc, char** argv) {
     std::cout << "lowerd: the configuration is usable\n";
     return 0;
   }
-  SetUpLogging(config.log_level, config.log_json);
+  SetUpLogging(config.log_level, config.log_format);
 
   // Debian builds abseil with its search for lock cycles on, which costs a fifth of a small call.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
@@ -49,10 +73,16 @@ int Main(int argc, char** argv) {
   auto server = Server::Start(config);
   if (!server.ok()) return Fail(server.status(), kExitCannotStart);
   spdlog::info("serving on {}", (*server)->address());
+  if (!(*server)->http_url().empty()) {
+    spdlog::info("metrics and status page on {}", (*server)->http_url());
+  }
   sd_notifyf(0, "READY=1\nSTATUS=Serving on %s", (*server)->address().c_str());
 
-  int received = 0;
-  while (sigwait(&signals, &received) == 0 && received == SIGHUP) (*server)->Reload();
+  int received = AwaitSignal(signals, **server);
+  while (received == SIGHUP) {
+    (*server)->Reload();
+    received = AwaitSignal(signals, **server);
+  }
   spdlog::info("{}: draining for at most {}", received == SIGTERM ? "SIGTERM" : "SIGINT",
                absl::FormatDuration(config.drain_grace));
   sd_notify(0, "STOPPING=1");

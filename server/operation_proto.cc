@@ -1,5 +1,7 @@
 #include "server/operation_proto.h"
 
+#include <string>
+
 #include "lowerd/v1/lowering.pb.h"
 #include "server/lowering_request.h"
 #include "src/base/error.h"
@@ -35,6 +37,8 @@ void SetTime(absl::Time time, google::protobuf::Timestamp* out) {
 }
 
 }  // namespace
+
+std::string StateName(jobs::State state) { return Metadata::State_Name(ToProto(state)); }
 
 google::longrunning::Operation OperationToProto(const jobs::Operation& operation) {
   Metadata metadata;

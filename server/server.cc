@@ -15,10 +15,19 @@
 #include <spdlog/spdlog.h>
 
 #include "server/byte_stream_service.h"
+#include "server/call_log.h"
+#include "server/call_observer.h"
 #include "server/cas_service.h"
 #include "server/credentials.h"
+#include "server/health.h"
+#include "server/http_endpoints.h"
+#include "server/http_server.h"
 #include "server/lowering_service.h"
+#include "server/metrics.h"
+#include "server/metrics_source.h"
 #include "server/model_jobs.h"
+#include "server/observed_runner.h"
+#include "server/operation_traces.h"
 #include "server/operations_service.h"
 #include "server/remote_blob_store.h"
 #include "server/type_names_service.h"
@@ -37,6 +46,8 @@ namespace {
 // the CPU.
 constexpr int kStateThreads = 16;
 constexpr int kBlobThreads = 16;
+// Operations whose trace is remembered until their job ends.
+constexpr size_t kTraces = 10'000;
 // Messages above what batches and ByteStream chunks need are refused.
 constexpr int kMaxReceiveBytes = 8 << 20;
 // Farm clients ping more often than gRPC's default of five minutes allows.
@@ -98,13 +109,19 @@ class ServerImpl final : public Server {
     job_options.retention = config.retention;
     job_options.lease = config.lease;
     job_options.replica = ReplicaName();
+    runner_ = std::make_unique<ObservedRunner>(*models_, metrics_, traces_);
     LOWERD_ASSIGN_OR_RETURN(jobs_,
-                            jobs::JobService::Create(job_options, *database_, *blobs_, *models_));
+                            jobs::JobService::Create(job_options, *database_, *blobs_, *runner_));
+    health_ = std::make_unique<Health>(*jobs_, *workers_, *blobs_);
     model_threads_ = std::make_unique<ThreadPool>(config.workers);
-    return Serve(config);
+    LOWERD_RETURN_IF_ERROR(Serve(config));
+    LOWERD_RETURN_IF_ERROR(ServeHttp(config));
+    return WriteAddressFile(config.address_file, address_);
   }
 
   const std::string& address() const override { return address_; }
+  const std::string& http_url() const override { return http_url_; }
+  absl::Status Live() const override { return health_->Live(); }
 
   void Reload() override { authorizer_->Reload(); }
 
@@ -114,6 +131,7 @@ class ServerImpl final : public Server {
     const absl::Time end = absl::Now() + grace;
     if (server_ != nullptr) {
       server_->GetHealthCheckService()->SetServingStatus(false);
+      health_->SetDraining();
       // Running jobs first, so that those who watch them hear of their end.
       jobs_->Drain(grace);
       server_->Shutdown(absl::ToChronoTime(std::max(end, absl::Now() + absl::Milliseconds(200))));
@@ -185,6 +203,10 @@ class ServerImpl final : public Server {
                                                   capabilities_.get(), lowering_.get(),
                                                   operations_.get(),   type_names_.get()};
     for (grpc::Service* service : services) builder.RegisterService(service);
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        interceptors;
+    interceptors.push_back(MakeCallInterceptor(MakeCallLog(metrics_, traces_)));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = builder.BuildAndStart();
     const bool unix_socket = absl::StartsWith(config.listen, "unix:");
     if (server_ == nullptr || (port == 0 && !unix_socket)) {
@@ -203,7 +225,27 @@ class ServerImpl final : public Server {
     address_ = unix_socket
                    ? config.listen
                    : absl::StrCat(config.listen.substr(0, config.listen.rfind(':')), ":", port);
-    return WriteAddressFile(config.address_file, address_);
+    return absl::OkStatus();
+  }
+
+  absl::Status ServeHttp(const Config& config) {
+    if (config.http.empty()) return absl::OkStatus();
+    metrics_.AddSource(std::make_shared<MetricsSource>(
+        *jobs_, *workers_, *blobs_,
+        std::vector<const TransferCounts*>{&byte_stream_->transfers(), &cas_->transfers()}));
+    endpoints_ = std::make_unique<HttpEndpoints>(metrics_, *health_);
+    HttpServer::Options options;
+    options.listen = config.http;
+    if (HttpHasTls(config)) {
+      options.tls_cert = config.tls_cert;
+      options.tls_key = config.tls_key;
+      options.tls_client_ca = config.tls_client_ca;
+      options.open_paths = {kLivePath, kReadyPath};
+    }
+    options.handler = [this](const HttpRequest& request) { return endpoints_->Handle(request); };
+    LOWERD_ASSIGN_OR_RETURN(http_, HttpServer::Start(std::move(options)));
+    http_url_ = absl::StrCat(HttpHasTls(config) ? "https://" : "http://", http_->address());
+    return absl::OkStatus();
   }
 
   // In the order in which they depend on each other: what is below uses what is above.
@@ -212,7 +254,11 @@ class ServerImpl final : public Server {
   std::unique_ptr<names::TypeNameRegistry> registry_;
   std::unique_ptr<pool::WorkerPool> workers_;
   std::unique_ptr<ModelJobs> models_;
+  Metrics metrics_;
+  OperationTraces traces_{kTraces};
+  std::unique_ptr<ObservedRunner> runner_;
   std::unique_ptr<jobs::JobService> jobs_;
+  std::unique_ptr<Health> health_;
   std::unique_ptr<ByteStreamService> byte_stream_;
   std::unique_ptr<CasService> cas_;
   std::unique_ptr<CapabilitiesService> capabilities_;
@@ -225,7 +271,10 @@ class ServerImpl final : public Server {
   std::unique_ptr<ThreadPool> model_threads_;
   std::shared_ptr<Authorizer> authorizer_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<HttpEndpoints> endpoints_;
+  std::unique_ptr<HttpServer> http_;
   std::string address_;
+  std::string http_url_;
   bool drained_ = false;
 };
 

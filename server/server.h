@@ -22,6 +22,12 @@ class Server {
   // The bound "host:port" (or "unix:path").
   virtual const std::string& address() const = 0;
 
+  // "http://host:port" of metrics and status page; empty without --http.
+  virtual const std::string& http_url() const = 0;
+
+  // An error if only a restart can help. Never blocks on I/O.
+  virtual absl::Status Live() const = 0;
+
   // Looks at tokens and policy now; certificates are looked at every few seconds anyway.
   virtual void Reload() = 0;
 

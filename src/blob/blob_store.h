@@ -86,6 +86,9 @@ class BlobStore {
     int64_t bytes = 0;
     // 0 is no limit.
     int64_t limit_bytes = 0;
+    // Blobs and their bytes that had to go to make room, since the start.
+    int64_t evictions = 0;
+    int64_t evicted_bytes = 0;
   };
   virtual Stats GetStats() const = 0;
 };

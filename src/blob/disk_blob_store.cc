@@ -184,7 +184,8 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
 
   Stats GetStats() const override {
     absl::MutexLock lock(&mutex_);
-    return {static_cast<int64_t>(blobs_.size()), bytes_, options_.limit_bytes};
+    return {static_cast<int64_t>(blobs_.size()), bytes_, options_.limit_bytes, evictions_,
+            evicted_bytes_};
   }
 
   int64_t quarantined() const override {
@@ -333,6 +334,8 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
         ++at;
         ::unlink(PathOf(victim).c_str());
         ForgetLocked(victim);
+        ++evictions_;
+        evicted_bytes_ += victim.size_bytes();
       }
       if (bytes_ + reserved_ + size > options_.limit_bytes) return NoRoom(size);
     }
@@ -410,6 +413,8 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   // Of uploads and adoptions under way.
   int64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t quarantined_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // By path; they outlive their writers, so that a client that comes back need not wait for a hash.
   absl::flat_hash_map<std::string, std::shared_ptr<DiskUpload>> uploads_ ABSL_GUARDED_BY(mutex_);
 };

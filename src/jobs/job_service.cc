@@ -612,12 +612,14 @@ void JobServiceImpl::RunOne(const Job& job) {
     NotifyOperationsOf(job.id);
     Operation operation;
     operation.name = absl::StrCat(kNamePrefix, job.id);
-    std::vector<std::string> names;
     (void)database_.Read([&](soci::session& session) {
-      names = OperationStore(session).OperationsOf(job.id);
+      OperationStore store(session);
+      const std::vector<std::string> names = store.OperationsOf(job.id);
+      if (names.empty()) return absl::OkStatus();
+      operation.name = names.front();
+      if (const auto first = store.Find(names.front())) operation.created = first->created;
       return absl::OkStatus();
     });
-    if (!names.empty()) operation.name = names.front();
     operation.client = job.client;
     operation.action_key = job.action_key;
     operation.request = job.request;

@@ -84,6 +84,22 @@ int64_t Fleet::restarts() const {
   return std::max<int64_t>(0, generation_ - 1);
 }
 
+int Fleet::ready() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int>(ready_.size());
+}
+
+absl::Status Fleet::Health() const {
+  absl::MutexLock lock(&mutex_);
+  return HealthLocked();
+}
+
+absl::Status Fleet::HealthLocked() const {
+  if (stopping_) return Unavailable("the server is stopping");
+  if (failed_starts_ < kPatienceForStarts) return absl::OkStatus();
+  return Unavailable(absl::StrCat("the worker process does not start: ", last_error_.message()));
+}
+
 void Fleet::ReplaceZygote(int64_t generation) {
   absl::MutexLock lock(&mutex_);
   condemned_ = std::max(condemned_, generation);
@@ -111,11 +127,8 @@ absl::StatusOr<Child> Fleet::Take(const Patience& patience) {
         if (patient.ok()) return *std::move(waiter.child);
         return patient;
       }
-      if (stopping_) patient = Unavailable("the server is stopping");
-      if (patient.ok() && failed_starts_ >= kPatienceForStarts) {
-        patient =
-            Unavailable(absl::StrCat("the worker process does not start: ", last_error_.message()));
-      }
+      const absl::Status health = HealthLocked();
+      if (!health.ok() && (stopping_ || patient.ok())) patient = health;
       if (!patient.ok()) {
         waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &waiter));
         return patient;

@@ -90,6 +90,10 @@ class Fleet {
   // Reports that the zygote of this generation does not do its work.
   void ReplaceZygote(int64_t generation);
   int64_t restarts() const;
+  // Children that wait for a job.
+  int ready() const;
+  // OK unless zygotes cannot be started any more; the same error as Take's.
+  absl::Status Health() const;
 
   // Ends everything; Take fails from now on. Idempotent.
   void Stop();
@@ -121,6 +125,7 @@ class Fleet {
   absl::Status HandleMessage(WorkerProcess& process, internal::FromZygote message);
   // Asks for what should change the manager's mind.
   bool stopping() const;
+  absl::Status HealthLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int ForksWanted() const;
   void Offer(Child child);
   void WakeWaiters();

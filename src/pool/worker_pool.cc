@@ -68,15 +68,23 @@ class WorkerPoolImpl final : public WorkerPool {
       Outcome outcome = RunOnChild(std::move(child), Message(job, input_bytes), job, patience);
       switch (outcome.end) {
         case Outcome::End::kAnswered:
-          if (!outcome.status.ok()) return WithLimit(std::move(outcome.status));
+          if (!outcome.status.ok()) {
+            CountLimit(outcome.status);
+            return WithLimit(std::move(outcome.status));
+          }
           crash_history_.Forgive(model);
           return std::move(outcome.done);
         case Outcome::End::kGaveUp:
+          CountLimit(outcome.status);
           return outcome.status;
         case Outcome::End::kLimited:
+          CountLimit(outcome.status);
           return WithLimit(std::move(outcome.status));
         case Outcome::End::kCrashed:
-          crashes_.fetch_add(1, std::memory_order_relaxed);
+          CountLimit(outcome.status);
+          if (!HasReason(outcome.status, Reason::kOutOfMemory)) {
+            crashes_.fetch_add(1, std::memory_order_relaxed);
+          }
           if (!model.empty() && HasReason(outcome.status, Reason::kWorkerCrashed)) {
             crash_history_.AddCrash(model, std::string(outcome.status.message()), absl::Now());
           }
@@ -102,12 +110,18 @@ class WorkerPoolImpl final : public WorkerPool {
 
   Stats GetStats() const override {
     Stats stats;
+    stats.workers = options_.workers;
     stats.busy = admission_.busy();
+    stats.ready = fleet_->ready();
     stats.jobs = jobs_.load(std::memory_order_relaxed);
     stats.crashes = crashes_.load(std::memory_order_relaxed);
+    stats.out_of_memory = out_of_memory_.load(std::memory_order_relaxed);
+    stats.deadline_exceeded = deadline_exceeded_.load(std::memory_order_relaxed);
     stats.zygote_restarts = fleet_->restarts();
     return stats;
   }
+
+  absl::Status Health() const override { return fleet_->Health(); }
 
   void Shutdown() override {
     shut_down_.store(true);
@@ -157,6 +171,14 @@ class WorkerPoolImpl final : public WorkerPool {
     return message;
   }
 
+  void CountLimit(const absl::Status& status) {
+    if (HasReason(status, Reason::kOutOfMemory)) {
+      out_of_memory_.fetch_add(1, std::memory_order_relaxed);
+    } else if (HasReason(status, Reason::kDeadlineExceeded)) {
+      deadline_exceeded_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
   // Tells the limit with an OUT_OF_MEMORY, which the child does not know.
   absl::Status WithLimit(absl::Status status) const {
     if (!HasReason(status, Reason::kOutOfMemory)) return status;
@@ -187,6 +209,8 @@ class WorkerPoolImpl final : public WorkerPool {
   std::atomic<bool> shut_down_ = false;
   std::atomic<int64_t> jobs_ = 0;
   std::atomic<int64_t> crashes_ = 0;
+  std::atomic<int64_t> out_of_memory_ = 0;
+  std::atomic<int64_t> deadline_exceeded_ = 0;
 };
 
 }  // namespace

@@ -79,12 +79,23 @@ class WorkerPool {
   virtual absl::StatusOr<internal::Done> Run(const Job& job) = 0;
 
   struct Stats {
+    // Jobs at once, and those of them that run.
+    int workers = 0;
     int busy = 0;
+    // Children forked ahead.
+    int ready = 0;
     int64_t jobs = 0;
+    // Tries of jobs that ended by a crash of the child, by its memory limit (or the kernel's
+    // killer) and by the job's deadline.
     int64_t crashes = 0;
+    int64_t out_of_memory = 0;
+    int64_t deadline_exceeded = 0;
     int64_t zygote_restarts = 0;
   };
   virtual Stats GetStats() const = 0;
+
+  // OK while jobs can be run; else why not (zygotes do not start any more). Never blocks on I/O.
+  virtual absl::Status Health() const = 0;
 
   // Kills what runs; later calls of Run fail. Idempotent.
   virtual void Shutdown() = 0;

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include <grpcpp/support/server_interceptor.h>
+
+#include "server/trace_context.h"
+
+namespace lowerd::server {
+
+// A gRPC call that has ended.
+struct CallRecord {
+  // "/package.Service/Method" of a registered method.
+  std::string method;
+  // See ClientIdentity.
+  std::string client;
+  TraceContext trace;
+  // The operation that was answered last; empty if the call answered none.
+  std::string operation;
+  // Name of the status code, "OK" or "INVALID_ARGUMENT" and so on.
+  absl::string_view code = "UNKNOWN";
+  // Of an error; may be empty.
+  std::string reason;
+  std::string message;
+  absl::Duration duration;
+};
+
+// Called once for each call, when its status is sent, on a gRPC thread; must not block.
+using CallObserver = std::function<void(const CallRecord&)>;
+
+// Register it with ServerBuilder::experimental().SetInterceptorCreators. Changes nothing about the
+// calls.
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallInterceptor(
+    CallObserver observer);
+
+}  // namespace lowerd::server
