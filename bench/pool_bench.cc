@@ -111,6 +111,11 @@ void BM_PoolTinyModel(benchmark::State& state) {
 }
 BENCHMARK(BM_PoolTinyModel)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
+void BM_PoolTinyModelOneTarget(benchmark::State& state) {
+  RunJobs(state, ReadModel("tiny.pt"), {"a"}, 50);
+}
+BENCHMARK(BM_PoolTinyModelOneTarget)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+
 void BM_PoolMobilenet(benchmark::State& state) {
   RunJobs(state, ReadModel("mobilenet_v2.pt"), {"features.1", "features.2", "features.3"}, 4);
 }

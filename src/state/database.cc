@@ -112,7 +112,7 @@ class DatabaseImpl final : public Database {
       queue_.push_back(&pending);
     }
     pending.done.WaitForNotification();
-    return pending.status;
+    return std::move(pending.status);
   }
 
   absl::Status Read(const std::function<absl::Status(soci::session&)>& body) override {
@@ -190,14 +190,9 @@ class DatabaseImpl final : public Database {
           queue_.pop_front();
         }
       }
-      bool conflict = false;
-      const absl::Status commit = CommitGroup(session, group, conflict);
+      CommitGroup(session, group);
       std::vector<Pending*> again;
       for (Pending* pending : group) {
-        if (pending->status.ok()) {
-          pending->status = commit;
-          pending->conflict = conflict;
-        }
         if (!pending->status.ok() && pending->conflict && ++pending->tries < kMaxTries) {
           again.push_back(pending);
         } else {
@@ -211,8 +206,7 @@ class DatabaseImpl final : public Database {
   }
 
   // One transaction for all; each body has a savepoint of its own.
-  absl::Status CommitGroup(soci::session& writer, const std::vector<Pending*>& group,
-                           bool& conflict) {
+  void CommitGroup(soci::session& writer, const std::vector<Pending*>& group) {
     const auto body = [&](soci::session& session) {
       soci::transaction transaction(session);
       for (Pending* pending : group) {
@@ -225,9 +219,14 @@ class DatabaseImpl final : public Database {
       transaction.commit();
       return absl::OkStatus();
     };
-    const absl::Status status = Run(writer, body, &conflict);
-    if (absl::IsUnavailable(status)) Reconnect(writer);
-    return status;
+    bool conflict = false;
+    const absl::Status commit = Run(writer, body, &conflict);
+    if (absl::IsUnavailable(commit)) Reconnect(writer);
+    for (Pending* pending : group) {
+      if (!pending->status.ok()) continue;
+      pending->status = commit;
+      pending->conflict = conflict;
+    }
   }
 
   const Engine engine_;

@@ -1,0 +1,3 @@
+extern "C" int LowerdTestNeeded();
+extern "C" int LowerdTestShared();
+extern "C" int LowerdTestFrom() { return LowerdTestNeeded() + LowerdTestShared(); }
