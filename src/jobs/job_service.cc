@@ -198,7 +198,8 @@ class JobServiceImpl final : public JobService {
   void EndJob(const std::shared_ptr<Running>& running, const absl::StatusOr<JobResult>& result);
   // Brings the state store up to date with what running jobs have reported.
   absl::Status FlushProgress();
-  // Stops what runs here and is not wanted or not ours any more.
+  // Stops what runs here and is not wanted or not ours any more, and queues again what only seems
+  // to run here.
   void StopUnwanted();
   // Other replicas end jobs whose inputs are pinned here.
   void DropPins();
@@ -228,6 +229,8 @@ class JobServiceImpl final : public JobService {
   std::map<std::string, std::shared_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
   // Inputs of jobs that are not done.
   std::map<std::string, KeptPin> pins_ ABSL_GUARDED_BY(mutex_);
+  // Of the care thread.
+  std::map<std::string, absl::Time> unknown_;
   // A moving average.
   absl::Duration job_time_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
   // When each client was served last, by a counter.
@@ -739,17 +742,34 @@ void JobServiceImpl::StopUnwanted() {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, job] : running_) running.push_back(job);
   }
-  if (running.empty()) return;
   std::vector<std::string> wanted;
   const absl::Status status = database_.Read([&](soci::session& session) {
     wanted = OperationStore(session).WantedJobs(options_.replica);
     return absl::OkStatus();
   });
   if (!status.ok()) return;
-  const std::set<std::string> keep(wanted.begin(), wanted.end());
+  std::set<std::string> keep(wanted.begin(), wanted.end());
   for (const std::shared_ptr<Running>& job : running) {
-    if (keep.count(job->job.id) == 0) job->cancellation.Cancel();
+    if (keep.erase(job->job.id) == 0) job->cancellation.Cancel();
   }
+  // What runs here by the store's account only: a claim whose commit was not acknowledged. One that
+  // is just being claimed is so for a moment.
+  std::map<std::string, absl::Time> unknown;
+  std::vector<std::string> lost;
+  for (const std::string& job : keep) {
+    const auto before = unknown_.find(job);
+    const absl::Time since = before == unknown_.end() ? absl::Now() : before->second;
+    unknown.emplace(job, since);
+    if (absl::Now() - since > options_.lease / 3) lost.push_back(job);
+  }
+  unknown_ = std::move(unknown);
+  if (lost.empty()) return;
+  (void)database_.Write([&](soci::session& session) {
+    OperationStore store(session);
+    for (const std::string& job : lost) store.RequeueOf(options_.replica, job);
+    return absl::OkStatus();
+  });
+  WakeRunners();
 }
 
 void JobServiceImpl::DropPins() {

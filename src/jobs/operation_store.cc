@@ -417,6 +417,18 @@ int OperationStore::RequeueExpired(absl::Time time) {
   return static_cast<int>(ids.size());
 }
 
+void OperationStore::RequeueOf(const std::string& replica, const std::string& id) {
+  std::string found;
+  {
+    Query query(session_);
+    query.Into(found).Use(id).Use(replica);
+    query.Run(absl::StrCat("SELECT id FROM jobs WHERE id = :i AND replica = :r AND running = 1",
+                           ForUpdate()));
+    if (!query.Fetch()) return;
+  }
+  Unclaim(id);
+}
+
 void OperationStore::SetCancelled(const std::string& id) {
   session_ << "UPDATE jobs SET cancelled = 1 WHERE id = :i", soci::use(id);
 }

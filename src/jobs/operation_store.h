@@ -93,6 +93,8 @@ class OperationStore {
   void GiveBack(const Job& job);
   // The same for running jobs whose lease ended before `time`; their attempt counts. Their number.
   int RequeueExpired(absl::Time time);
+  // The same for one job that `replica` has claimed without knowing it.
+  void RequeueOf(const std::string& replica, const std::string& id);
   void SetCancelled(const std::string& id);
   // Jobs that `replica` runs and should go on with.
   std::vector<std::string> WantedJobs(const std::string& replica);

@@ -37,30 +37,21 @@ constexpr int kSqliteLogPages = 8 << 10;
 constexpr size_t kReaders = 4;
 // Tries of a body that other replicas get in the way of.
 constexpr int kMaxTries = 10;
+// A broken connection shows at its first use.
+constexpr int kConnectionTries = 2;
+constexpr absl::string_view kPostgresqlDiskFull = "53100";
 
-absl::Status FromSociError(const soci::soci_error& error) {
-  const bool lost = error.get_error_category() == soci::soci_error::connection_error;
-  return MakeError(lost ? Reason::kServerUnavailable : Reason::kInternalError,
-                   absl::StrCat("state store: ", error.get_error_message()));
+// PostgreSQL's code of an error; empty for others.
+std::string SqlState(const soci::soci_error& error) {
+  const auto* postgresql = dynamic_cast<const soci::postgresql_soci_error*>(&error);
+  return postgresql == nullptr ? "" : postgresql->sqlstate();
 }
 
 // Whether another replica was in the way, so that the same work can succeed when it is done again:
 // serialisation failure, deadlock, or a row that the other has just inserted.
 bool IsConflict(const soci::soci_error& error) {
-  const auto* postgresql = dynamic_cast<const soci::postgresql_soci_error*>(&error);
-  if (postgresql == nullptr) return false;
-  const std::string state = postgresql->sqlstate();
+  const std::string state = SqlState(error);
   return state == "40001" || state == "40P01" || state == "23505";
-}
-
-absl::Status Run(soci::session& session, const std::function<absl::Status(soci::session&)>& body,
-                 bool* conflict = nullptr) {
-  try {
-    return body(session);
-  } catch (const soci::soci_error& error) {
-    if (conflict != nullptr) *conflict = IsConflict(error);
-    return FromSociError(error);
-  }
 }
 
 bool IsPostgresql(const std::string& location) {
@@ -69,8 +60,11 @@ bool IsPostgresql(const std::string& location) {
 
 class DatabaseImpl final : public Database {
  public:
-  DatabaseImpl(Engine engine, std::string parameters, Fd lock)
-      : engine_(engine), parameters_(std::move(parameters)), lock_(std::move(lock)) {}
+  DatabaseImpl(Engine engine, std::string name, std::string parameters, Fd lock)
+      : engine_(engine),
+        name_(std::move(name)),
+        parameters_(std::move(parameters)),
+        lock_(std::move(lock)) {}
 
   ~DatabaseImpl() override {
     {
@@ -94,7 +88,7 @@ class DatabaseImpl final : public Database {
         readers_.push_back(std::move(reader));
       }
     } catch (const soci::soci_error& error) {
-      return FromSociError(error);
+      return FromError(error, /*lost=*/false);
     }
     for (const auto& writer : writers_) {
       threads_.emplace_back([this, &session = *writer] { WriteLoop(session); });
@@ -125,11 +119,15 @@ class DatabaseImpl final : public Database {
       session = std::move(readers_.back());
       readers_.pop_back();
     }
-    absl::Status status = Run(*session, [&](soci::session& s) {
-      soci::transaction transaction(s);
-      return body(s);
-    });
-    if (absl::IsUnavailable(status)) Reconnect(*session);
+    absl::Status status;
+    for (int tries = 0; tries < kConnectionTries; ++tries) {
+      status = Run(*session, [&](soci::session& s) {
+        EnsureConnected(s);
+        soci::transaction transaction(s);
+        return body(s);
+      });
+      if (!absl::IsUnavailable(status)) break;
+    }
     absl::MutexLock lock(&readers_mutex_);
     readers_.push_back(std::move(session));
     return status;
@@ -164,13 +162,41 @@ class DatabaseImpl final : public Database {
     session << "PRAGMA wal_autocheckpoint=" << kSqliteLogPages;
   }
 
-  void Reconnect(soci::session& session) {
+  // A connection that broke is made anew when it is next used.
+  void EnsureConnected(soci::session& session) {
+    if (session.is_connected()) return;
+    session.close();
+    Connect(session);
+  }
+
+  absl::Status Run(soci::session& session, const std::function<absl::Status(soci::session&)>& body,
+                   bool* conflict = nullptr) {
     try {
-      session.close();
-      Connect(session);
-    } catch (const soci::soci_error&) {
-      // The next use says so.
+      return body(session);
+    } catch (const soci::soci_error& error) {
+      if (conflict != nullptr) *conflict = IsConflict(error);
+      return FromError(error, !session.is_connected());
     }
+  }
+
+  // `lost`: the connection is gone, whatever the error says.
+  absl::Status FromError(const soci::soci_error& error, bool lost) const {
+    std::string message = error.get_error_message();
+    // SOCI puts its own function before SQLite's words.
+    if (const size_t scope = message.find("::"); scope < message.find(' ')) {
+      message.erase(0, message.find(": ") + 2);
+    }
+    if (absl::StrContains(message, "disk is full") || SqlState(error) == kPostgresqlDiskFull) {
+      return MakeError(Reason::kStoreFull,
+                       absl::StrCat("the disk of the server's state store is full; its operator "
+                                    "must make room (",
+                                    message, ")"));
+    }
+    if (lost || error.get_error_category() == soci::soci_error::connection_error) {
+      return MakeError(Reason::kServerUnavailable,
+                       absl::StrCat("the server cannot reach its state store: ", message));
+    }
+    return MakeError(Reason::kInternalError, absl::StrCat("state store ", name_, ": ", message));
   }
 
   void WriteLoop(soci::session& session) {
@@ -193,7 +219,10 @@ class DatabaseImpl final : public Database {
       CommitGroup(session, group);
       std::vector<Pending*> again;
       for (Pending* pending : group) {
-        if (!pending->status.ok() && pending->conflict && ++pending->tries < kMaxTries) {
+        const int max_tries = pending->conflict                      ? kMaxTries
+                              : absl::IsUnavailable(pending->status) ? kConnectionTries
+                                                                     : 1;
+        if (!pending->status.ok() && ++pending->tries < max_tries) {
           again.push_back(pending);
         } else {
           pending->done.Notify();
@@ -208,6 +237,7 @@ class DatabaseImpl final : public Database {
   // One transaction for all; each body has a savepoint of its own.
   void CommitGroup(soci::session& writer, const std::vector<Pending*>& group) {
     const auto body = [&](soci::session& session) {
+      EnsureConnected(session);
       soci::transaction transaction(session);
       for (Pending* pending : group) {
         session << "SAVEPOINT body";
@@ -221,7 +251,6 @@ class DatabaseImpl final : public Database {
     };
     bool conflict = false;
     const absl::Status commit = Run(writer, body, &conflict);
-    if (absl::IsUnavailable(commit)) Reconnect(writer);
     for (Pending* pending : group) {
       if (!pending->status.ok()) continue;
       pending->status = commit;
@@ -230,6 +259,8 @@ class DatabaseImpl final : public Database {
   }
 
   const Engine engine_;
+  // For errors; no password.
+  const std::string name_;
   const std::string parameters_;
   // Held while SQLite's file is open, so that no second process opens it.
   const Fd lock_;
@@ -274,9 +305,9 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& loca
                        "share a PostgreSQL (--state)"));
     }
     database = std::make_unique<DatabaseImpl>(
-        Engine::kSqlite, absl::StrCat("dbname=\"", file, "\" timeout=30"), std::move(lock));
+        Engine::kSqlite, file, absl::StrCat("dbname=\"", file, "\" timeout=30"), std::move(lock));
   } else {
-    database = std::make_unique<DatabaseImpl>(Engine::kPostgresql, location, Fd());
+    database = std::make_unique<DatabaseImpl>(Engine::kPostgresql, "(PostgreSQL)", location, Fd());
   }
   LOWERD_RETURN_IF_ERROR(database->Init());
   return database;

@@ -9,7 +9,8 @@ corpus=${3:-$build/fuzz/corpus}
 seeds=$(cd "$(dirname "$0")/../lowering/testdata" && pwd)
 findings=$build/fuzz
 
-for fuzzer in model_archive pickle artifact resource_name status; do
+for fuzzer in model_archive pickle artifact frame lowering_request write_request zstd resource_name \
+    settings status; do
   own=$corpus/${fuzzer}_fuzzer
   mkdir -p "$own" "$findings"
   case $fuzzer in

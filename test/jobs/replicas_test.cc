@@ -148,6 +148,21 @@ TEST_P(ReplicasTest, PinOfAJobThatAnotherReplicaEndsIsDropped) {
   EXPECT_TRUE(Eventually([&] { return one->blobs->pins == 0; })) << one->blobs->pins;
 }
 
+TEST_P(ReplicasTest, JobsGoOnWhenTheDatabaseIsBack) {
+  auto one = Start("one", Workers(2));
+  std::vector<std::string> names;
+  for (int i = 0; i < 20; ++i) {
+    names.push_back(one->service->Submit(Request(absl::StrCat(i < 2 ? "hold " : "ok ", i)))->name);
+  }
+  one->runner->AwaitRuns(2);
+  Cluster().Stop();
+  one->runner->Release();
+  EXPECT_TRUE(
+      HasReason(one->service->Submit(Request("during")).status(), Reason::kServerUnavailable));
+  Cluster().Start();
+  for (const std::string& name : names) EXPECT_TRUE(Await(*one->service, name).error.ok());
+}
+
 TEST_P(ReplicasTest, MayStartAtOnceOnAFreshDatabase) {
   std::vector<std::thread> threads;
   std::vector<absl::Status> statuses(6);

@@ -33,12 +33,12 @@ class DatabaseTest : public testing::TestWithParam<state::Database::Engine> {
   const std::string& location() const { return location_; }
   const TempDir& folder() const { return folder_; }
 
- private:
   static PostgresCluster& Cluster() {
     static PostgresCluster cluster;
     return cluster;
   }
 
+ private:
   TempDir folder_;
   std::string location_;
 };

@@ -121,7 +121,8 @@ def result(operation):
         raise AssertionError("%s failed: %s" % (operation.name, operation.error))
     response = lowering.LowerModelResponse()
     operation.response.Unpack(response)
-    out = {"manifest": (response.manifest_digest.hash, response.manifest_digest.size_bytes)}
+    out = {
+  "manifest" : (response.manifest_digest.hash, response.manifest_digest.size_bytes)}
     for artifact in response.manifest.artifacts:
         out[manifest_pb.Format.Name(artifact.format)] = (artifact.digest.hash,
                                                          artifact.digest.size_bytes)

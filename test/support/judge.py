@@ -25,7 +25,7 @@ def same(got, want, where="output"):
         elif not torch.equal(got, want):
             raise AssertionError("%s: %r instead of %r" % (where, got, want))
     elif isinstance(want, (list, tuple)):
-        # A NamedTuple from another load has another Python class of the same name.
+#A NamedTuple from another load has another Python class of the same name.
         if type(got).__name__ != type(want).__name__ or len(got) != len(want):
             raise AssertionError("%s: %r instead of %r" % (where, got, want))
         for i, (g, w) in enumerate(zip(got, want)):
@@ -45,7 +45,9 @@ def copied(value):
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(copied(v) for v in value)
     if isinstance(value, dict):
-        return {k: copied(v) for k, v in value.items()}
+        return {
+k: copied(v) for k, v in value.items()
+}
     return value
 
 

@@ -66,6 +66,11 @@ PostgresCluster::PostgresCluster() {
     }
   }
   Run({bin + "/initdb", "-D", data, "-A", "trust", "-U", "lowerd", "--no-sync"}, log);
+  Start();
+}
+
+void PostgresCluster::Start() {
+  const std::string bin = Programs(), data = folder_.File("data"), log = folder_.File("log");
   pid_ = Spawn({bin + "/postgres", "-D", data, "-k", folder_.path(), "-c",
                 "listen_addresses=", "-c", "max_connections=100"},
                log);
@@ -80,10 +85,14 @@ PostgresCluster::PostgresCluster() {
   }
 }
 
-PostgresCluster::~PostgresCluster() {
+PostgresCluster::~PostgresCluster() { Stop(); }
+
+void PostgresCluster::Stop() {
   if (pid_ <= 0) return;
-  ::kill(pid_, SIGQUIT);
+  // PostgreSQL's fast shutdown: connections are cut, and the next start needs no recovery.
+  ::kill(pid_, SIGINT);
   ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 std::string PostgresCluster::NewDatabase() {

@@ -19,6 +19,10 @@ class PostgresCluster {
   // A new, empty database: "postgresql://...".
   std::string NewDatabase();
 
+  // As an operator restarts a server: connections break, data stays.
+  void Stop();
+  void Start();
+
  private:
   TempDir folder_;
   pid_t pid_ = -1;
