@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 
 #include "client/channel.h"
 #include "src/base/error.h"
@@ -13,6 +14,9 @@
 
 namespace lowerd::client {
 namespace {
+
+// How soon a wait notices that it should stop.
+constexpr absl::Duration kStopCheck = absl::Milliseconds(50);
 
 // gRPC wraps the cause: "failed to connect to all addresses; last error: UNKNOWN: cause".
 absl::string_view InnermostCause(absl::string_view message) {
@@ -39,8 +43,18 @@ absl::Status Calls::StoppedError() {
 }
 
 bool Calls::Wait(absl::Duration duration) {
+  const absl::Time end = absl::Now() + duration;
+  // gRPC goes on connecting only while somebody waits for it.
+  if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
+    while (absl::Now() < end) {
+      if (stopped()) return false;
+      const absl::Time slice = std::min(end, absl::Now() + kStopCheck);
+      if (channel_->WaitForConnected(absl::ToChronoTime(slice))) return true;
+    }
+    return true;
+  }
   absl::MutexLock lock(&mutex_);
-  return !mutex_.AwaitWithTimeout(absl::Condition(&stopped_), duration);
+  return !mutex_.AwaitWithTimeout(absl::Condition(&stopped_), end - absl::Now());
 }
 
 absl::Status Calls::FromGrpc(const grpc::Status& grpc_status) const {
@@ -88,8 +102,9 @@ void Backoff::Reset() {
 }
 
 bool Backoff::TryAgain(const absl::Status& status) {
+  // Other errors with RetryInfo say when, not that it is worth waiting for.
+  if (!absl::IsUnavailable(status) && !HasReason(status, Reason::kQueueFull)) return false;
   const absl::Duration asked = RetryDelayOf(status);
-  if (!absl::IsUnavailable(status) && asked == absl::ZeroDuration()) return false;
   if (tries_left_ <= 0) return false;
   --tries_left_;
   // Jitter keeps many clients of one restarted server apart.

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -8,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
@@ -19,7 +22,8 @@ namespace lowerd::client {
 // errors that say what to do. Thread-safe.
 class Calls {
  public:
-  explicit Calls(const ClientOptions& options) : options_(options) {}
+  Calls(const ClientOptions& options, std::shared_ptr<grpc::Channel> channel)
+      : options_(options), channel_(std::move(channel)) {}
 
   const ClientOptions& options() const { return options_; }
 
@@ -29,7 +33,8 @@ class Calls {
   // The error of what Stop() ended.
   static absl::Status StoppedError();
 
-  // Waits; false at once when stopped.
+  // Waits, not longer than until a connection that was broken stands again; false at once when
+  // stopped.
   bool Wait(absl::Duration duration);
 
   // From gRPC's status. One that gRPC itself made (no details) gets a reason and, where the server
@@ -40,6 +45,7 @@ class Calls {
   friend class CallContext;
 
   const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   mutable absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> active_ ABSL_GUARDED_BY(mutex_);
@@ -68,8 +74,7 @@ class Backoff {
   explicit Backoff(Calls& calls);
 
   // After a try that ended with `status`: waits and returns true if another try makes sense, that
-  // is UNAVAILABLE, or any error with RetryInfo (a full queue), while tries are left. RetryInfo
-  // sets the least wait.
+  // is UNAVAILABLE or a full queue, while tries are left. RetryInfo sets the least wait.
   bool TryAgain(const absl::Status& status);
   // After progress: counts from the start again.
   void Reset();

@@ -34,6 +34,17 @@ absl::StatusOr<std::string> ReadSetting(const std::string& path, int64_t limit) 
   return text;
 }
 
+// gRPC would only say, at the first call, that it cannot connect.
+absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view kind) {
+  LOWERD_ASSIGN_OR_RETURN(std::string text, ReadSetting(path, kMaxPemBytes));
+  if (!absl::StrContains(text, "-----BEGIN ") ||
+      !absl::StrContains(text, absl::StrCat(kind, "-----"))) {
+    return MakeError(Reason::kInvalidRequest,
+                     absl::StrCat(path, " holds no ", kind, " in PEM form"));
+  }
+  return text;
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentials(
     const ClientOptions& options) {
   if (options.tls_cert_file.empty() != options.tls_key_file.empty()) {
@@ -42,11 +53,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentials(
   }
   grpc::SslCredentialsOptions ssl;
   if (!options.tls_ca_file.empty()) {
-    LOWERD_ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadSetting(options.tls_ca_file, kMaxPemBytes));
+    LOWERD_ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadPem(options.tls_ca_file, "CERTIFICATE"));
   }
   if (!options.tls_cert_file.empty()) {
-    LOWERD_ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadSetting(options.tls_cert_file, kMaxPemBytes));
-    LOWERD_ASSIGN_OR_RETURN(ssl.pem_private_key, ReadSetting(options.tls_key_file, kMaxPemBytes));
+    LOWERD_ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadPem(options.tls_cert_file, "CERTIFICATE"));
+    LOWERD_ASSIGN_OR_RETURN(ssl.pem_private_key, ReadPem(options.tls_key_file, "PRIVATE KEY"));
   }
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::SslCredentials(ssl);
   if (options.token_file.empty()) return credentials;

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
 }
 
 Client::Client(const ClientOptions& options, const std::shared_ptr<grpc::Channel>& channel)
-    : calls_(options), blobs_(channel, calls_), stubs_(std::make_unique<Stubs>(channel)) {}
+    : calls_(options, channel), blobs_(channel, calls_), stubs_(std::make_unique<Stubs>(channel)) {}
 
 Client::~Client() = default;
 

@@ -16,7 +16,7 @@ namespace lowerd::server {
 
 struct RemoteBlobStore::Remote {
   Remote(const client::ClientOptions& options, const std::shared_ptr<grpc::Channel>& channel)
-      : calls(options), transfer(channel, calls) {}
+      : calls(options, channel), transfer(channel, calls) {}
 
   // Says which of the two servers is meant.
   absl::Status Named(const absl::Status& status) const {

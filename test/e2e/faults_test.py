@@ -101,6 +101,27 @@ class FaultsTest(unittest.TestCase):
                 self.assertEqual(result.code, 0, result.err)
                 self.assertIn("response", self.operation(server, name))
 
+    def test_clients_survive_a_restart_of_the_server(self):
+        with t.Server(workers=1) as server:
+            port = server.address.rsplit(":", 1)[1]
+            server.listen = "127.0.0.1:" + port
+            name = self.detach(server, SLOW_MODEL, "--target", "b", "--timeout", "8s")
+            watch = subprocess.Popen([t.program("lowerctl"), "--server", server.address, "ops",
+                                      "watch", name], stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, text=True)
+            until(lambda: self.state(server, name) == "LOADING", "the job runs")
+            server.kill()
+            put = subprocess.Popen([t.program("lowerctl"), "--server", server.address, "put",
+                                    t.MODEL], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+            time.sleep(1)
+            server.start()
+            out, err = put.communicate(timeout=60)
+            self.assertEqual(put.returncode, 0, err)
+            _, err = watch.communicate(timeout=120)
+            self.assertEqual(watch.returncode, 5, err)
+            self.assertIn("DEADLINE_EXCEEDED", err)
+
     def test_bytes_and_names_are_the_same_from_any_server_and_worker_count(self):
         seen = []
         for workers in (1, 2):

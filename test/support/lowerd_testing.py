@@ -55,11 +55,12 @@ class Server:
         self.workers = workers
         self.log_level = log_level
         self.process = None
+        self.listen = "127.0.0.1:0"
         self.address = None
         self.log_path = os.path.join(self.folder.name, "log")
 
     def command(self):
-        return [program("lowerd"), "--listen", "127.0.0.1:0", "--address-file", self.address_file(),
+        return [program("lowerd"), "--listen", self.listen, "--address-file", self.address_file(),
                 "--data-dir", self.data_dir, "--workers", str(self.workers),
                 "--log-level", self.log_level] + self.flags
 
