@@ -20,7 +20,7 @@ HttpResponse HttpEndpoints::Handle(const HttpRequest& request) {
   if (request.path == "/metrics") {
     return {200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text()};
   }
-  return {404, "text/plain; charset=utf-8", "there is nothing here\n"};
+  return page_.Handle(request);
 }
 
 }  // namespace lowerd::server

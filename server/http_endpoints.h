@@ -3,6 +3,7 @@
 #include "server/health.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "server/status_page.h"
 
 namespace lowerd::server {
 
@@ -14,13 +15,15 @@ inline constexpr char kReadyPath[] = "/readyz";
 class HttpEndpoints {
  public:
   // All must outlive this object.
-  HttpEndpoints(const Metrics& metrics, Health& health) : metrics_(metrics), health_(health) {}
+  HttpEndpoints(const Metrics& metrics, Health& health, StatusPage& page)
+      : metrics_(metrics), health_(health), page_(page) {}
 
   HttpResponse Handle(const HttpRequest& request);
 
  private:
   const Metrics& metrics_;
   Health& health_;
+  StatusPage& page_;
 };
 
 }  // namespace lowerd::server

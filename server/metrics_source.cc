@@ -72,8 +72,8 @@ std::vector<MetricFamily> MetricsSource::Collect() const {
       Gauge("lowerd_workers_busy", "Workers that run a job, a dry run or an inspection", pool.busy),
       Gauge("lowerd_workers_ready", "Processes forked ahead that wait for a job", pool.ready),
       {"lowerd_worker_ends_total",
-       "Worker processes that ended without an answer: crash is a signal or a breach of the worker "
-       "protocol, out_of_memory a limit or the kernel's killer, deadline the job's time",
+       "Tries of jobs that ended without an answer, by cause: crash is a signal or a breach of the "
+       "worker protocol, out_of_memory a limit or the kernel's killer, deadline the job's time",
        MetricType::Counter,
        {crash("crash", pool.crashes), crash("out_of_memory", pool.out_of_memory),
         crash("deadline", pool.deadline_exceeded)}},

@@ -30,6 +30,7 @@
 #include "server/operation_traces.h"
 #include "server/operations_service.h"
 #include "server/remote_blob_store.h"
+#include "server/status_page.h"
 #include "server/type_names_service.h"
 #include "src/base/error.h"
 #include "src/base/thread_pool.h"
@@ -233,7 +234,8 @@ class ServerImpl final : public Server {
     metrics_.AddSource(std::make_shared<MetricsSource>(
         *jobs_, *workers_, *blobs_,
         std::vector<const TransferCounts*>{&byte_stream_->transfers(), &cas_->transfers()}));
-    endpoints_ = std::make_unique<HttpEndpoints>(metrics_, *health_);
+    page_ = std::make_unique<StatusPage>(*jobs_, *workers_, *blobs_, *registry_);
+    endpoints_ = std::make_unique<HttpEndpoints>(metrics_, *health_, *page_);
     HttpServer::Options options;
     options.listen = config.http;
     if (HttpHasTls(config)) {
@@ -271,6 +273,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<ThreadPool> model_threads_;
   std::shared_ptr<Authorizer> authorizer_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<StatusPage> page_;
   std::unique_ptr<HttpEndpoints> endpoints_;
   std::unique_ptr<HttpServer> http_;
   std::string address_;

@@ -51,61 +51,11 @@ class WorkerPoolImpl final : public WorkerPool {
   const internal::FromZygote::Ready& toolchain() const override { return fleet_->toolchain(); }
 
   absl::StatusOr<internal::Done> Run(const Job& job) override {
-    const Patience patience{job.deadline, job.cancellation};
-    const std::string& model = job.request.model().hash();
-    LOWERD_RETURN_IF_ERROR(crash_history_.Check(model, absl::Now()));
-    LOWERD_ASSIGN_OR_RETURN(const int64_t input_bytes, InputBytes(job));
-    LOWERD_ASSIGN_OR_RETURN(
-        const Admission::Ticket ticket,
-        admission_.Enter(kMemoryPerInputByte * input_bytes + kMemoryPerJob, patience));
-    jobs_.fetch_add(1, std::memory_order_relaxed);
-
-    int crashes = 0;
-    int losses = 0;
-    while (true) {
-      LOWERD_ASSIGN_OR_RETURN(Child child, fleet_->Take(patience));
-      const int64_t generation = child.generation;
-      Outcome outcome = RunOnChild(std::move(child), Message(job, input_bytes), job, patience);
-      switch (outcome.end) {
-        case Outcome::End::kAnswered:
-          if (!outcome.status.ok()) {
-            CountLimit(outcome.status);
-            return WithLimit(std::move(outcome.status));
-          }
-          crash_history_.Forgive(model);
-          return std::move(outcome.done);
-        case Outcome::End::kGaveUp:
-          CountLimit(outcome.status);
-          return outcome.status;
-        case Outcome::End::kLimited:
-          CountLimit(outcome.status);
-          return WithLimit(std::move(outcome.status));
-        case Outcome::End::kCrashed:
-          CountLimit(outcome.status);
-          if (!HasReason(outcome.status, Reason::kOutOfMemory)) {
-            crashes_.fetch_add(1, std::memory_order_relaxed);
-          }
-          if (!model.empty() && HasReason(outcome.status, Reason::kWorkerCrashed)) {
-            crash_history_.AddCrash(model, std::string(outcome.status.message()), absl::Now());
-          }
-          if (++crashes >= options_.max_attempts) return Final(std::move(outcome.status), crashes);
-          break;
-        case Outcome::End::kZygoteSilent:
-          fleet_->ReplaceZygote(generation);
-          [[fallthrough]];
-        case Outcome::End::kLost:
-          if (shut_down_.load()) {
-            return MakeError(Reason::kServerUnavailable, "the server is stopping");
-          }
-          if (++losses >= kMaxLosses) {
-            return MakeError(Reason::kWorkerCrashed,
-                             absl::StrCat("the worker process died ", losses,
-                                          " times while this job ran; the log of lowerd says how"));
-          }
-          break;
-      }
-      LOWERD_RETURN_IF_ERROR(EmptyArtifacts(job));
+    absl::StatusOr<internal::Done> done = RunTries(job);
+    if (HasReason(done.status(), Reason::kDeadlineExceeded)) {
+      deadline_exceeded_.fetch_add(1, std::memory_order_relaxed);
     }
+    return done;
   }
 
   Stats GetStats() const override {
@@ -130,6 +80,60 @@ class WorkerPoolImpl final : public WorkerPool {
   }
 
  private:
+  absl::StatusOr<internal::Done> RunTries(const Job& job) {
+    const Patience patience{job.deadline, job.cancellation};
+    const std::string& model = job.request.model().hash();
+    LOWERD_RETURN_IF_ERROR(crash_history_.Check(model, absl::Now()));
+    LOWERD_ASSIGN_OR_RETURN(const int64_t input_bytes, InputBytes(job));
+    LOWERD_ASSIGN_OR_RETURN(
+        const Admission::Ticket ticket,
+        admission_.Enter(kMemoryPerInputByte * input_bytes + kMemoryPerJob, patience));
+    jobs_.fetch_add(1, std::memory_order_relaxed);
+
+    int crashes = 0;
+    int losses = 0;
+    while (true) {
+      LOWERD_ASSIGN_OR_RETURN(Child child, fleet_->Take(patience));
+      const int64_t generation = child.generation;
+      Outcome outcome = RunOnChild(std::move(child), Message(job, input_bytes), job, patience);
+      switch (outcome.end) {
+        case Outcome::End::kAnswered:
+          if (!outcome.status.ok()) {
+            CountMemory(outcome.status);
+            return WithLimit(std::move(outcome.status));
+          }
+          crash_history_.Forgive(model);
+          return std::move(outcome.done);
+        case Outcome::End::kGaveUp:
+          return outcome.status;
+        case Outcome::End::kLimited:
+          CountMemory(outcome.status);
+          return WithLimit(std::move(outcome.status));
+        case Outcome::End::kCrashed:
+          if (!CountMemory(outcome.status)) crashes_.fetch_add(1, std::memory_order_relaxed);
+          if (!model.empty() && HasReason(outcome.status, Reason::kWorkerCrashed)) {
+            crash_history_.AddCrash(model, std::string(outcome.status.message()), absl::Now());
+          }
+          if (++crashes >= options_.max_attempts) return Final(std::move(outcome.status), crashes);
+          break;
+        case Outcome::End::kZygoteSilent:
+          fleet_->ReplaceZygote(generation);
+          [[fallthrough]];
+        case Outcome::End::kLost:
+          if (shut_down_.load()) {
+            return MakeError(Reason::kServerUnavailable, "the server is stopping");
+          }
+          if (++losses >= kMaxLosses) {
+            return MakeError(Reason::kWorkerCrashed,
+                             absl::StrCat("the worker process died ", losses,
+                                          " times while this job ran; the log of lowerd says how"));
+          }
+          break;
+      }
+      LOWERD_RETURN_IF_ERROR(EmptyArtifacts(job));
+    }
+  }
+
   static absl::StatusOr<int64_t> InputBytes(const Job& job) {
     int64_t total = 0;
     for (const File& file : job.files) {
@@ -171,12 +175,11 @@ class WorkerPoolImpl final : public WorkerPool {
     return message;
   }
 
-  void CountLimit(const absl::Status& status) {
-    if (HasReason(status, Reason::kOutOfMemory)) {
-      out_of_memory_.fetch_add(1, std::memory_order_relaxed);
-    } else if (HasReason(status, Reason::kDeadlineExceeded)) {
-      deadline_exceeded_.fetch_add(1, std::memory_order_relaxed);
-    }
+  // Counts a try that ended for want of memory; whether this is one.
+  bool CountMemory(const absl::Status& status) {
+    if (!HasReason(status, Reason::kOutOfMemory)) return false;
+    out_of_memory_.fetch_add(1, std::memory_order_relaxed);
+    return true;
   }
 
   // Tells the limit with an OUT_OF_MEMORY, which the child does not know.

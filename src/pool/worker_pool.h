@@ -85,8 +85,8 @@ class WorkerPool {
     // Children forked ahead.
     int ready = 0;
     int64_t jobs = 0;
-    // Tries of jobs that ended by a crash of the child, by its memory limit (or the kernel's
-    // killer) and by the job's deadline.
+    // Tries of jobs that ended by a crash of the child and for want of memory (its limit, or the
+    // kernel's killer), and jobs that did not end in their time.
     int64_t crashes = 0;
     int64_t out_of_memory = 0;
     int64_t deadline_exceeded = 0;

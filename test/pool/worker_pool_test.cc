@@ -148,7 +148,8 @@ TEST_F(WorkerPoolTest, SecondClaimOfNamesBreaksTheProtocol) {
 TEST_F(WorkerPoolTest, KillThatIsNotOursMeansThatMemoryRanOut) {
   const auto result = Run("kill-self");
   EXPECT_TRUE(HasReason(result.status(), Reason::kOutOfMemory)) << result.status();
-  EXPECT_EQ(pool_->GetStats().crashes, 2) << "tried again first";
+  EXPECT_EQ(pool_->GetStats().out_of_memory, 2) << "tried again first";
+  EXPECT_EQ(pool_->GetStats().crashes, 0);
 }
 
 TEST_F(WorkerPoolTest, HalfAFrameEndsAtTheDeadline) {
@@ -156,6 +157,8 @@ TEST_F(WorkerPoolTest, HalfAFrameEndsAtTheDeadline) {
   job.deadline = absl::Now() + absl::Milliseconds(200);
   const auto result = Run(job);
   EXPECT_TRUE(HasReason(result.status(), Reason::kDeadlineExceeded)) << result.status();
+  EXPECT_EQ(pool_->GetStats().deadline_exceeded, 1);
+  EXPECT_TRUE(pool_->Health().ok());
 }
 
 TEST_F(WorkerPoolTest, ModelThatCrashedTwiceIsRefusedWithoutAJobUntilTheQuarantineIsOver) {
