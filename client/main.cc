@@ -36,6 +36,7 @@ struct GlobalFlags {
 void AddGlobalFlags(CLI::App& app, GlobalFlags& flags) {
   app.set_version_flag("--version", absl::StrCat("lowerctl ", kVersion));
   app.set_config("--config", "", "Read flags from this file (TOML or INI)");
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_option("--server", flags.client.server, "Address of lowerd")
       ->envname("LOWERD_SERVER")
       ->type_name("HOST:PORT")

@@ -122,6 +122,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
       "  lowerd --data-dir /var/lib/lowerd --backend-lib /opt/acme/libacme_backend.so\n");
   app.set_version_flag("--version", std::string("lowerd ") + kVersion);
   app.set_config("--config", "", "Read flags from this file (TOML: one \"flag = value\" per line)");
+  // A misspelt "tls-client-ca" must not turn client certificates off.
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_flag("--check-config", out.check, "Check flags and files, then exit");
 
   app.add_option("--listen", config.listen, "HOST:PORT or unix:PATH to serve on; port 0 picks one")

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
 #include "server/client_identity.h"
@@ -14,6 +15,10 @@
 
 namespace lowerd::server {
 namespace {
+
+// Inspections and plans that may wait for a worker.
+constexpr int kMaxWaitingCalls = 64;
+constexpr absl::Duration kQueueFullDelay = absl::Seconds(2);
 
 // Streams an operation's states. Slow readers miss states in between, never the last one. The
 // reactor owns itself.
@@ -133,6 +138,7 @@ grpc::ServerUnaryReactor* LoweringService::LowerModel(grpc::CallbackServerContex
   operation.inputs = std::move(parsed->inputs);
   operation.priority = request->priority();
   operation.bypass_cache = bypass;
+  operation.timeout = parsed->timeout;
   return RunBlocking(
       pool_,
       [this, response,
@@ -143,11 +149,22 @@ grpc::ServerUnaryReactor* LoweringService::LowerModel(grpc::CallbackServerContex
       });
 }
 
+absl::Status LoweringService::CheckRoom() const {
+  const int waiting = model_pool_.queued();
+  if (waiting < kMaxWaitingCalls) return absl::OkStatus();
+  absl::Status full = MakeError(
+      Reason::kQueueFull,
+      absl::StrCat(waiting, " inspections and plans are waiting already; try again in a while"));
+  SetRetryDelay(full, kQueueFullDelay);
+  return full;
+}
+
 grpc::ServerUnaryReactor* LoweringService::PlanLowering(grpc::CallbackServerContext* context,
                                                         const v1::LowerModelRequest* request,
                                                         v1::LoweringPlan* response) {
   auto parsed = ParseLoweringRequest(*request, models_.toolchain(), models_.limits());
   if (!parsed.ok()) return FinishNow(*context, parsed.status());
+  if (absl::Status status = CheckRoom(); !status.ok()) return FinishNow(*context, status);
   return RunBlocking(model_pool_,
                      [this, response, parsed = *std::move(parsed)](
                          const Cancellation& cancellation) -> absl::Status {
@@ -161,6 +178,7 @@ grpc::ServerUnaryReactor* LoweringService::InspectModel(grpc::CallbackServerCont
                                                         v1::ModelDescription* response) {
   auto model = ParseDigest(request->model(), "model");
   if (!model.ok()) return FinishNow(*context, model.status());
+  if (absl::Status status = CheckRoom(); !status.ok()) return FinishNow(*context, status);
   return RunBlocking(model_pool_,
                      [this, response,
                       model = *std::move(model)](const Cancellation& cancellation) -> absl::Status {

@@ -32,6 +32,9 @@ class LoweringService final : public v1::LoweringService::CallbackService {
                                          v1::ListBackendsResponse* response) override;
 
  private:
+  // QUEUE_FULL if too many calls wait for model_pool_.
+  absl::Status CheckRoom() const;
+
   jobs::JobService& jobs_;
   ModelJobs& models_;
   const pool::WorkerPool& workers_;

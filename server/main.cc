@@ -5,9 +5,13 @@
 #include <iostream>
 #include <signal.h>
 #include <string>
+#include <thread>
+#include <unistd.h>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
 #include "server/config.h"
@@ -20,6 +24,8 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr int kExitCannotStart = 1;
+// Beyond the grace time of a drain.
+constexpr absl::Duration kForcedExit = absl::Seconds(15);
 
 int Fail(const absl::Status& status, int exit_code) {
   std::cerr << "lowerd: " << status.message() << "\n";
@@ -63,6 +69,13 @@ int Main(int argc, char** argv) {
   // Debian builds abseil with its search for lock cycles on, which costs a fifth of a small call.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
+  // A connection is a descriptor, and this gRPC never accepts again once it has run out of them.
+  rlimit files;
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+
   // Blocked before any thread starts, so that only sigwait sees them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -86,6 +99,13 @@ int Main(int argc, char** argv) {
   spdlog::info("{}: draining for at most {}", received == SIGTERM ? "SIGTERM" : "SIGINT",
                absl::FormatDuration(config.drain_grace));
   sd_notify(0, "STOPPING=1");
+  // A database that hangs must not keep the process; what was acknowledged is durable.
+  std::thread([grace = config.drain_grace] {
+    absl::SleepFor(grace + kForcedExit);
+    spdlog::error("the drain did not end; exiting without it");
+    spdlog::shutdown();
+    ::_exit(kExitCannotStart);
+  }).detach();
   (*server)->Drain(config.drain_grace);
   spdlog::info("stopped");
   return 0;

@@ -105,6 +105,18 @@ absl::StatusOr<internal::NamesGranted> ModelJobs::Names(const internal::ClaimNam
   return granted;
 }
 
+absl::Status ModelJobs::AddOutput(const Digest& digest, jobs::JobResult& result) {
+  auto pin = blobs_.PinAll({digest});
+  if (HasReason(pin.status(), Reason::kBlobMissing)) {
+    return MakeError(Reason::kStoreFull,
+                     "an artifact was evicted at once; the server's blob limit is too small");
+  }
+  if (!pin.ok()) return pin.status();
+  result.pins.push_back(*std::move(pin));
+  result.outputs.push_back(digest);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<jobs::JobResult> ModelJobs::Run(
     const jobs::Operation& operation, const Cancellation& cancellation,
     const std::function<void(const jobs::Progress&)>& progress) {
@@ -149,7 +161,7 @@ absl::StatusOr<jobs::JobResult> ModelJobs::Run(
   for (size_t i = first_artifact; i < open.files.size(); ++i) {
     LOWERD_ASSIGN_OR_RETURN(const Digest digest, blobs_.Adopt(std::move(open.fds[i])));
     stored_artifacts.emplace(open.files[i].key, digest);
-    result.outputs.push_back(digest);
+    LOWERD_RETURN_IF_ERROR(AddOutput(digest, result));
   }
   for (v1::Artifact& artifact : *manifest.mutable_artifacts()) {
     const auto found = stored_artifacts.find(v1::Format_Name(artifact.format()));
@@ -160,7 +172,7 @@ absl::StatusOr<jobs::JobResult> ModelJobs::Run(
   }
   LOWERD_ASSIGN_OR_RETURN(const Digest manifest_digest, blob::PutBytes(blobs_, ToJson(manifest)));
   *response.mutable_manifest_digest() = DigestToProto(manifest_digest);
-  result.outputs.push_back(manifest_digest);
+  LOWERD_RETURN_IF_ERROR(AddOutput(manifest_digest, result));
   result.result = response.SerializeAsString();
   return result;
 }

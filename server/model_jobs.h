@@ -44,6 +44,9 @@ class ModelJobs : public jobs::JobRunner {
                                                const Digest& model, const std::string& operation,
                                                bool record);
 
+  // Pins it, too.
+  absl::Status AddOutput(const Digest& digest, jobs::JobResult& result);
+
   pool::WorkerPool& pool_;
   blob::BlobStore& blobs_;
   names::TypeNameRegistry& registry_;

@@ -14,6 +14,7 @@
 #include "client/cli/compile_spec_json.h"
 #include "client/cli/exit_status.h"
 #include "src/base/error.h"
+#include "src/base/utf8.h"
 
 namespace lowerd::cli {
 namespace {
@@ -155,7 +156,18 @@ std::string ArtifactStem(const std::string& model) {
   size_t end = std::min(stem.size(), kMaxStemBytes);
   // Not through the middle of a UTF-8 character.
   while (end < stem.size() && (static_cast<unsigned char>(stem[end]) & 0xc0) == 0x80) --end;
-  return stem.substr(0, end);
+  // The name goes through protobuf and becomes a file name elsewhere, too.
+  std::string out;
+  for (absl::string_view rest = absl::string_view(stem).substr(0, end); !rest.empty();) {
+    const size_t length = Utf8Length(rest);
+    if (length == 0 || rest.front() == '\\') {
+      out.push_back('_');
+    } else {
+      absl::StrAppend(&out, rest.substr(0, length));
+    }
+    rest.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out == "." || out == ".." ? "model" : out;
 }
 
 absl::StatusOr<absl::Duration> ParseDurationFlag(absl::string_view flag, const std::string& text) {

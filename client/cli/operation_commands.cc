@@ -124,6 +124,12 @@ absl::Status List(Session& session, const ListFlags& flags) {
   return Print(table.ToString());
 }
 
+// Scripts that parse what comes out find something.
+absl::Status Acknowledge(Session& session, const absl::Status& status) {
+  if (!status.ok() || !session.json) return status;
+  return Print("{}\n");
+}
+
 absl::Status Get(Session& session, const std::string& name) {
   LOWERD_ASSIGN_OR_RETURN(const Operation operation, session.client.GetOperation(name));
   return PrintOperation(session, operation);
@@ -184,11 +190,11 @@ void AddOperationCommands(CLI::App& app, CommandSet& commands) {
       "lowerctl ops watch operations/1234", Watch);
   add("cancel", "Ask for its end", "lowerctl ops cancel operations/1234",
       [](Session& session, const std::string& name) {
-        return session.client.CancelOperation(name);
+        return Acknowledge(session, session.client.CancelOperation(name));
       });
   add("delete", "Forget a finished one", "lowerctl ops delete operations/1234",
       [](Session& session, const std::string& name) {
-        return session.client.DeleteOperation(name);
+        return Acknowledge(session, session.client.DeleteOperation(name));
       });
 
   auto name = std::make_shared<std::string>();

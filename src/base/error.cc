@@ -10,6 +10,8 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
+#include "src/base/utf8.h"
+
 namespace lowerd {
 namespace {
 
@@ -87,32 +89,11 @@ bool GetDetail(const absl::Status& status, Message& detail) {
   return payload.has_value() && detail.ParseFromString(std::string(*payload));
 }
 
-// Bytes of the well-formed UTF-8 character at the front; 0 if there is none.
-size_t CharacterLength(absl::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  const size_t length = lead < 0x80                   ? 1
-                        : lead >= 0xc2 && lead < 0xe0 ? 2
-                        : lead >= 0xe0 && lead < 0xf0 ? 3
-                        : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                      : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates and what lies beyond Unicode.
-  if (length == 3 && ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0)))
-    return 0;
-  if (length == 4 && ((lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90)))
-    return 0;
-  return length;
-}
-
 // Messages go into protobuf strings and terminals, and may quote what a hostile file holds.
 std::string OneLine(absl::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const size_t length = CharacterLength(text);
+    const size_t length = Utf8Length(text);
     if (length == 0) {
       out += "\xef\xbf\xbd";
     } else if (length == 1 && (static_cast<unsigned char>(text[0]) < 0x20 || text[0] == 0x7f)) {
@@ -269,8 +250,12 @@ absl::Status ParseStatus(absl::string_view bytes) {
 
 absl::Status ErrnoError(int error_number, absl::string_view what) {
   const bool full = error_number == ENOSPC || error_number == EDQUOT;
-  return MakeError(full ? Reason::kStoreFull : Reason::kInternalError,
-                   absl::StrCat(what, ": ", std::strerror(error_number)));
+  if (full) {
+    return MakeError(Reason::kStoreFull, absl::StrCat("the server's disk is full (", what,
+                                                      "); its operator must make room"));
+  }
+  const Reason reason = error_number == ENOMEM ? Reason::kOutOfMemory : Reason::kInternalError;
+  return MakeError(reason, absl::StrCat(what, ": ", std::strerror(error_number)));
 }
 
 }  // namespace lowerd

@@ -57,8 +57,8 @@ absl::string_view ReasonName(Reason reason);
 absl::StatusCode ReasonCode(Reason reason);
 
 // The way to make an error: code from the reason, `message` for people (one line: what, where, what
-// to do; control characters become spaces and what is no UTF-8 becomes U+FFFD), and one google.rpc.ErrorInfo payload with
-// domain "lowerd". Details ride as payloads keyed by type URL.
+// to do; control characters become spaces and what is no UTF-8 becomes U+FFFD), and one
+// google.rpc.ErrorInfo payload with domain "lowerd". Details ride as payloads keyed by type URL.
 absl::Status MakeError(Reason reason, absl::string_view message,
                        const std::map<std::string, std::string>& metadata = {});
 

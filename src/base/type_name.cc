@@ -52,7 +52,8 @@ std::string LoweredModuleBaseName(absl::string_view backend, absl::string_view o
 }
 
 std::string WrapperNameOf(absl::string_view lowered_module) {
-  if (!absl::ConsumePrefix(&lowered_module, kLoweredModulePrefix)) return std::string(lowered_module);
+  if (!absl::ConsumePrefix(&lowered_module, kLoweredModulePrefix))
+    return std::string(lowered_module);
   return absl::StrCat(kLoweredWrapperPrefix, lowered_module);
 }
 
@@ -64,7 +65,8 @@ std::string LoweredModuleNameOf(absl::string_view wrapper) {
 bool IsLoweredModuleName(absl::string_view name) {
   if (absl::StartsWith(name, kLoweredModulePrefix)) return true;
   const std::vector<absl::string_view> atoms = absl::StrSplit(name, '.');
-  return atoms.size() > 4 && atoms[0] == "torch" && atoms[1] == "jit" && atoms[3] == "LoweredModule";
+  return atoms.size() > 4 && atoms[0] == "torch" && atoms[1] == "jit" &&
+         atoms[3] == "LoweredModule";
 }
 
 bool IsLoweredWrapperName(absl::string_view name) {

@@ -8,8 +8,8 @@
 
 namespace lowerd {
 
-// Qualified names of TorchScript types. A mangle is an atom ___torch_mangle_<N>; PyTorch parses N with
-// stoi, so it is below 2^31.
+// Qualified names of TorchScript types. A mangle is an atom ___torch_mangle_<N>; PyTorch parses N
+// with stoi, so it is below 2^31.
 
 inline constexpr char kLoweredModulePrefix[] = "torch.jit.LoweredModule.";
 inline constexpr char kLoweredWrapperPrefix[] = "torch.jit.LoweredWrapper.";

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -27,6 +28,10 @@ namespace {
 constexpr size_t kReadSize = 1 << 20;
 // Last uses are written to the disk at most so often for one blob.
 constexpr absl::Duration kTouchInterval = absl::Minutes(1);
+// A client that was cut off comes back within this, so that its bytes are worth more than an old
+// blob.
+constexpr absl::Duration kResumeGrace = absl::Minutes(10);
+constexpr absl::Duration kExpiryInterval = absl::Minutes(1);
 
 absl::Status MakeFolder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
@@ -92,27 +97,37 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
 
   absl::Status Init() {
     LOWERD_RETURN_IF_ERROR(MakeFolders(options_.directory));
-    for (const char* name : {"cas", "uploads", "quarantine"}) {
+    LOWERD_ASSIGN_OR_RETURN(lock_, OpenFile(options_.directory + "/lock", O_CREAT | O_RDWR));
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+      return MakeError(
+          Reason::kOperationState,
+          absl::StrCat("another lowerd uses ", options_.directory,
+                       "; give each server a blob directory of its own, or let several "
+                       "share a store (--blobs grpc://...)"));
+    }
+    for (const char* name : {"cas", "uploads", "quarantine", "trash"}) {
       LOWERD_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.directory, "/", name)));
     }
     LOWERD_RETURN_IF_ERROR(ScanBlobs());
-    LOWERD_RETURN_IF_ERROR(ExpireUploads());
+    LOWERD_RETURN_IF_ERROR(ScanUploads());
     return PutBytes(*this, "").status();
   }
 
   absl::StatusOr<std::vector<Digest>> FindMissing(absl::Span<const Digest> digests) override {
     std::vector<Digest> missing;
+    Touches touches;
     absl::MutexLock lock(&mutex_);
     for (const Digest& digest : digests) {
-      if (!UseLocked(digest)) missing.push_back(digest);
+      if (!UseLocked(digest, touches)) missing.push_back(digest);
     }
     return missing;
   }
 
   absl::StatusOr<Fd> Open(const Digest& digest) override {
     {
+      Touches touches;
       absl::MutexLock lock(&mutex_);
-      if (!UseLocked(digest)) return MissingBlobsError({digest});
+      if (!UseLocked(digest, touches)) return MissingBlobsError({digest});
     }
     auto fd = OpenFile(PathOf(digest), O_RDONLY);
     // Evicted in between.
@@ -142,8 +157,9 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
                                          absl::string_view upload_id) override {
     const std::string path = UploadPath(digest, upload_id);
     {
+      Touches touches;
       absl::MutexLock lock(&mutex_);
-      if (UseLocked(digest)) return UploadState{digest.size_bytes(), true};
+      if (UseLocked(digest, touches)) return UploadState{digest.size_bytes(), true};
       const auto found = uploads_.find(path);
       if (found != uploads_.end()) return UploadState{found->second->committed_size(), false};
     }
@@ -172,10 +188,11 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   }
 
   absl::StatusOr<std::unique_ptr<Pin>> PinAll(absl::Span<const Digest> digests) override {
+    Touches touches;
     absl::MutexLock lock(&mutex_);
     std::vector<Digest> missing;
     for (const Digest& digest : digests) {
-      if (!UseLocked(digest)) missing.push_back(digest);
+      if (!UseLocked(digest, touches)) missing.push_back(digest);
     }
     if (!missing.empty()) return MissingBlobsError(missing);
     for (const Digest& digest : digests) ++blobs_.at(digest).pins;
@@ -203,6 +220,36 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     absl::Time touched;
   };
 
+  // An upload that nobody writes to now. Its bytes are on the disk, for a client that comes back.
+  struct IdleUpload {
+    int64_t size = 0;
+    absl::Time last_use;
+  };
+
+  // Last uses to be written to the disk. Declared before the lock, it does so without it.
+  class Touches {
+   public:
+    ~Touches() {
+      for (const std::string& path : paths_) ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
+    }
+    void Add(std::string path) { paths_.push_back(std::move(path)); }
+
+   private:
+    std::vector<std::string> paths_;
+  };
+
+  // Files to be deleted: that takes its time for big ones. Declared before the lock as well.
+  class Trash {
+   public:
+    ~Trash() {
+      for (const std::string& path : paths_) ::unlink(path.c_str());
+    }
+    void Add(std::string path) { paths_.push_back(std::move(path)); }
+
+   private:
+    std::vector<std::string> paths_;
+  };
+
   class DiskPin final : public Pin {
    public:
     DiskPin(DiskBlobStoreImpl& store, std::vector<Digest> digests)
@@ -221,6 +268,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   };
 
   std::string cas() const { return options_.directory + "/cas"; }
+  std::string trash() const { return options_.directory + "/trash"; }
   std::string uploads() const { return options_.directory + "/uploads"; }
   std::string FolderOf(const Digest& digest) const {
     return absl::StrCat(cas(), "/", digest.hex().substr(0, 2));
@@ -239,8 +287,13 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     std::vector<std::pair<absl::Time, Digest>> found;
     LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> folders, List(cas()));
     for (const std::string& folder : folders) {
-      LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                              List(absl::StrCat(cas(), "/", folder)));
+      const std::string folder_path = absl::StrCat(cas(), "/", folder);
+      struct stat folder_st = {};
+      if (::stat(folder_path.c_str(), &folder_st) == 0 && !S_ISDIR(folder_st.st_mode)) {
+        LOWERD_RETURN_IF_ERROR(Quarantine(folder_path, folder));
+        continue;
+      }
+      LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(folder_path));
       for (const std::string& name : names) {
         const std::string path = absl::StrCat(cas(), "/", folder, "/", name);
         const std::optional<Digest> digest = ParseName(name);
@@ -253,9 +306,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
           found.emplace_back(absl::TimeFromTimespec(st.st_mtim), *digest);
           continue;
         }
-        const std::string aside = absl::StrCat(options_.directory, "/quarantine/", name);
-        if (::rename(path.c_str(), aside.c_str()) != 0) return ErrnoError(errno, path);
-        ++quarantined_;
+        LOWERD_RETURN_IF_ERROR(Quarantine(path, name));
       }
     }
     std::sort(found.begin(), found.end());
@@ -263,18 +314,72 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     return absl::OkStatus();
   }
 
-  // Drops uploads that nobody went on with.
-  absl::Status ExpireUploads() {
+  absl::Status Quarantine(const std::string& path, const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::string aside = absl::StrCat(options_.directory, "/quarantine/", name);
+    if (::rename(path.c_str(), aside.c_str()) != 0) return ErrnoError(errno, path);
+    ++quarantined_;
+    return absl::OkStatus();
+  }
+
+  // What an earlier process left: uploads to go on with, and files it did not come to delete.
+  absl::Status ScanUploads() {
+    absl::MutexLock lock(&mutex_);
     LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(uploads()));
-    const absl::Time oldest = absl::Now() - options_.upload_expiry;
     for (const std::string& name : names) {
       const std::string path = absl::StrCat(uploads(), "/", name);
       struct stat st;
-      if (::stat(path.c_str(), &st) == 0 && absl::TimeFromTimespec(st.st_mtim) < oldest) {
-        ::unlink(path.c_str());
-      }
+      if (::stat(path.c_str(), &st) != 0) continue;
+      AddIdleLocked(path, {st.st_size, absl::TimeFromTimespec(st.st_mtim)});
     }
+    LOWERD_ASSIGN_OR_RETURN(const std::vector<std::string> leftovers, List(trash()));
+    for (const std::string& name : leftovers) ::unlink(absl::StrCat(trash(), "/", name).c_str());
     return absl::OkStatus();
+  }
+
+  void AddIdleLocked(const std::string& path, const IdleUpload& upload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (idle_.emplace(path, upload).second) idle_bytes_ += upload.size;
+  }
+
+  void ForgetIdleLocked(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = idle_.find(path);
+    if (found == idle_.end()) return;
+    idle_bytes_ -= found->second.size;
+    idle_.erase(found);
+  }
+
+  // Out of the way at once, deleted a little later; its name may be used again in between.
+  void DiscardLocked(const std::string& path, Trash& trash_files)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::string aside = absl::StrCat(trash(), "/", ++trash_number_);
+    if (::rename(path.c_str(), aside.c_str()) == 0) trash_files.Add(aside);
+  }
+
+  // Idle uploads that were last written to before `time`, oldest first, until `enough`.
+  template <typename Enough>
+  void DropIdleLocked(absl::Time time, const Enough& enough, Trash& trash_files)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<std::pair<absl::Time, std::string>> oldest;
+    for (const auto& [path, upload] : idle_) {
+      if (upload.last_use < time) oldest.emplace_back(upload.last_use, path);
+    }
+    std::sort(oldest.begin(), oldest.end());
+    for (const auto& [last_use, path] : oldest) {
+      if (enough()) return;
+      ForgetIdleLocked(path);
+      DiscardLocked(path, trash_files);
+    }
+  }
+
+  // After a write that the disk had no room for. False if there was nothing to drop.
+  bool DropAllIdle() {
+    Trash trash_files;
+    absl::MutexLock lock(&mutex_);
+    if (idle_.empty()) return false;
+    DropIdleLocked(
+        absl::InfiniteFuture(), [] { return false; }, trash_files);
+    return true;
   }
 
   void AddLocked(const Digest& digest, absl::Time used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -293,7 +398,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   }
 
   // False if the blob is not here; else it counts as used now.
-  bool UseLocked(const Digest& digest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool UseLocked(const Digest& digest, Touches& touches) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = blobs_.find(digest);
     if (found == blobs_.end()) return false;
     recency_.splice(recency_.begin(), recency_, found->second.place);
@@ -301,7 +406,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
       const absl::Time now = absl::Now();
       if (now - found->second.touched > kTouchInterval) {
         found->second.touched = now;
-        ::utimensat(AT_FDCWD, PathOf(digest).c_str(), nullptr, 0);
+        touches.Add(PathOf(digest));
       }
     }
     return true;
@@ -320,24 +425,36 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
                        absl::StrCat("a blob of ", size, " bytes is over this server's limit of ",
                                     options_.max_blob_bytes, " (lowerd --max-blob)"));
     }
+    Trash trash_files;
     absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now();
+    if (now >= next_expiry_) {
+      next_expiry_ = now + kExpiryInterval;
+      DropIdleLocked(
+          now - options_.upload_expiry, [] { return false; }, trash_files);
+    }
     if (options_.limit_bytes != 0) {
       // Nothing is evicted for what cannot fit anyway.
       int64_t pinned = 0;
       for (const auto& [digest, blob] : blobs_) pinned += blob.pins > 0 ? digest.size_bytes() : 0;
       if (pinned + reserved_ + size > options_.limit_bytes) return NoRoom(size);
+      const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return bytes_ + idle_bytes_ + reserved_ + size <= options_.limit_bytes;
+      };
+      DropIdleLocked(now - kResumeGrace, fits, trash_files);
       auto at = recency_.end();
-      while (bytes_ + reserved_ + size > options_.limit_bytes && at != recency_.begin()) {
+      while (!fits() && at != recency_.begin()) {
         --at;
         if (blobs_.at(*at).pins > 0 || at->size_bytes() == 0) continue;
         const Digest victim = *at;
         ++at;
-        ::unlink(PathOf(victim).c_str());
+        DiscardLocked(PathOf(victim), trash_files);
         ForgetLocked(victim);
         ++evictions_;
         evicted_bytes_ += victim.size_bytes();
       }
-      if (bytes_ + reserved_ + size > options_.limit_bytes) return NoRoom(size);
+      DropIdleLocked(absl::InfiniteFuture(), fits, trash_files);
+      if (!fits()) return NoRoom(size);
     }
     reserved_ += size;
     return absl::OkStatus();
@@ -349,7 +466,27 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     const auto found = uploads_.find(upload->path());
     if (found == uploads_.end() || found->second != upload) return;
     // One reference is the map's, one the caller's; new ones are taken under the lock only.
-    if (upload.use_count() <= 2) uploads_.erase(found);
+    if (upload.use_count() > 2) return;
+    uploads_.erase(found);
+    const int64_t size = upload->committed_size();
+    if (size > 0) {
+      AddIdleLocked(upload->path(), {size, absl::Now()});
+    } else {
+      // Under the lock, so that nobody opens it now.
+      ::unlink(upload->path().c_str());
+    }
+  }
+
+  // Gives up an upload that the disk has no room for.
+  void Discard(const std::shared_ptr<DiskUpload>& upload) {
+    Trash trash_files;
+    absl::MutexLock lock(&mutex_);
+    const auto found = uploads_.find(upload->path());
+    if (found != uploads_.end() && found->second == upload) {
+      uploads_.erase(found);
+      DiscardLocked(upload->path(), trash_files);
+    }
+    upload->Abandon();
   }
 
   void Release(int64_t size) {
@@ -359,8 +496,9 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
 
   absl::Status AdoptReserved(const Fd& file, const Digest& digest) {
     {
+      Touches touches;
       absl::MutexLock lock(&mutex_);
-      if (UseLocked(digest)) return absl::OkStatus();
+      if (UseLocked(digest, touches)) return absl::OkStatus();
     }
     if (options_.fsync && ::fdatasync(file.get()) != 0 && errno != EINVAL) {
       return ErrnoError(errno, "flushing a blob");
@@ -399,13 +537,16 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     if (result != 0 && errno != EEXIST) return ErrnoError(errno, "publishing a blob");
     ::fchmod(fd, 0400);
     if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(FolderOf(digest)));
+    Touches touches;
     absl::MutexLock lock(&mutex_);
     AddLocked(digest, absl::Now());
-    UseLocked(digest);
+    UseLocked(digest, touches);
     return absl::OkStatus();
   }
 
   const Options options_;
+  // Held as long as the store is open, so that no second process opens it.
+  Fd lock_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<Digest, Blob> blobs_ ABSL_GUARDED_BY(mutex_);
   std::list<Digest> recency_ ABSL_GUARDED_BY(mutex_);
@@ -415,6 +556,11 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   int64_t quarantined_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evicted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By path.
+  absl::flat_hash_map<std::string, IdleUpload> idle_ ABSL_GUARDED_BY(mutex_);
+  int64_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time next_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  int64_t trash_number_ ABSL_GUARDED_BY(mutex_) = 0;
   // By path; they outlive their writers, so that a client that comes back need not wait for a hash.
   absl::flat_hash_map<std::string, std::shared_ptr<DiskUpload>> uploads_ ABSL_GUARDED_BY(mutex_);
 };
@@ -432,7 +578,15 @@ class DiskBlobWriter final : public BlobWriter {
   }
 
   int64_t committed_size() const override { return upload_->committed_size(); }
-  absl::Status Append(absl::string_view bytes) override { return upload_->Append(ticket_, bytes); }
+  absl::Status Append(absl::string_view bytes) override {
+    absl::Status status = upload_->Append(ticket_, bytes);
+    if (HasReason(status, Reason::kStoreFull) && store_.DropAllIdle()) {
+      status = upload_->Append(ticket_, bytes);
+    }
+    // Its bytes would fill the disk for everybody, and going on later would meet the same.
+    if (HasReason(status, Reason::kStoreFull)) store_.Discard(upload_);
+    return status;
+  }
 
   absl::Status Commit() override {
     const auto fd = upload_->Seal(ticket_, store_.options_.fsync);
@@ -465,6 +619,7 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> DiskBlobStoreImpl::StartWrite(
     // All connections of one upload agree on one object before any of them opens the file.
     absl::MutexLock lock(&mutex_);
     upload = uploads_.emplace(path, upload).first->second;
+    ForgetIdleLocked(path);
   }
   if (absl::Status status = upload->EnsureOpen(); !status.ok()) {
     Leave(upload);

@@ -16,6 +16,7 @@ namespace lowerd::blob {
 //   needs no
 //                                            more than to list the folders
 //   uploads/<sha256>-<size>-<id>             uploads that can be resumed, also after a restart
+//   quarantine/, trash/                      what does not belong, and what is being deleted
 // A blob is written elsewhere, flushed, and linked into cas/ under its name; so whatever stands
 // there is complete, whenever the process or the machine went down.
 class DiskBlobStore : public BlobStore {
@@ -23,8 +24,8 @@ class DiskBlobStore : public BlobStore {
   struct Options {
     // Created if it is not there.
     std::string directory;
-    // Above this, least recently used blobs that nobody pins are evicted; 0 is no limit. Counts
-    // uploads under way too.
+    // Above this, least recently used blobs that nobody pins are evicted, after uploads that nobody
+    // went on with for ten minutes; 0 is no limit. Counts uploads under way and interrupted ones.
     int64_t limit_bytes = 0;
     int64_t max_blob_bytes = int64_t{64} << 30;
     // Flush a blob and its folder to the disk before it becomes visible. Without, blobs that were
@@ -35,7 +36,8 @@ class DiskBlobStore : public BlobStore {
     absl::Duration upload_expiry = absl::Hours(24);
   };
 
-  // Lists what is there. Files that do not belong are moved to quarantine/ and logged by the caller
+  // OPERATION_STATE if another store, in this process or another, has the directory open. Lists
+  // what is there. Files that do not belong are moved to quarantine/ and logged by the caller
   // through Quarantined().
   static absl::StatusOr<std::unique_ptr<DiskBlobStore>> Create(Options options);
 

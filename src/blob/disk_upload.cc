@@ -95,6 +95,14 @@ absl::Status DiskUpload::Append(int64_t ticket, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
+void DiskUpload::Abandon() {
+  absl::MutexLock lock(&mutex_);
+  sealed_ = true;
+  size_ = 0;
+  if (fd_.valid()) [[maybe_unused]]
+    const int ignored = ::ftruncate(fd_.get(), 0);
+}
+
 absl::StatusOr<int> DiskUpload::Seal(int64_t ticket, bool fsync) {
   absl::MutexLock lock(&mutex_);
   LOWERD_RETURN_IF_ERROR(CheckOwnerLocked(ticket));

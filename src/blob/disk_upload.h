@@ -45,6 +45,9 @@ class DiskUpload {
   // and the file is the caller's, flushed if `fsync`.
   absl::StatusOr<int> Seal(int64_t ticket, bool fsync);
 
+  // Ends the upload without a blob and frees its bytes at once, though the file is open.
+  void Abandon();
+
   const Digest& digest() const { return digest_; }
   // Empty for a nameless file.
   const std::string& path() const { return path_; }

@@ -291,19 +291,24 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     operation.priority = request.priority;
     operation.bypass_cache = request.bypass_cache;
     operation.created = operation.updated = absl::Now();
+    // One that is in flight would be stopped before this request's time is over.
+    bool alone = false;
     if (!request.bypass_cache) {
       // The job first: one that ends just now shows up as its action.
-      if (const auto job = store.FindJob(request.action_key)) {
+      const auto in_flight = store.FindJob(request.action_key);
+      alone = in_flight.has_value() && in_flight->timeout < request.timeout;
+      if (in_flight && !alone) {
+        const std::string& job = in_flight->id;
         operation.cached = true;
-        store.RaisePriority(*job, request.priority);
-        const std::vector<std::string> siblings = store.OperationsOf(*job);
+        store.RaisePriority(job, request.priority);
+        const std::vector<std::string> siblings = store.OperationsOf(job);
         if (!siblings.empty()) {
           const Operation sibling = *store.Find(siblings.front());
           operation.progress = sibling.progress;
           operation.attempt = sibling.attempt;
           operation.started = sibling.started;
         }
-        store.Insert(operation, *job);
+        store.Insert(operation, job);
         Complete(store, operation);
         return absl::OkStatus();
       }
@@ -338,7 +343,8 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
     job.request = request.request;
     job.inputs = request.inputs;
     job.priority = request.priority;
-    job.bypass_cache = request.bypass_cache;
+    job.bypass_cache = request.bypass_cache || alone;
+    job.timeout = request.timeout;
     store.InsertJob(job);
     store.Insert(operation, job.id);
     Complete(store, operation);

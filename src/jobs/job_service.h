@@ -60,6 +60,8 @@ class JobService {
     std::vector<Digest> inputs;
     int priority = 0;
     bool bypass_cache = false;
+    // What the request lets its job take. It joins only jobs that may take as long.
+    absl::Duration timeout = absl::ZeroDuration();
   };
 
   // A done operation from the in-memory cache, if there is one whose blobs are all here; its name

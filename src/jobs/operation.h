@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 
 #include "src/base/digest.h"
+#include "src/blob/blob_store.h"
 
 namespace lowerd::jobs {
 
@@ -65,6 +67,9 @@ struct JobResult {
   // False if the toolchain is not the one of the operation's action_key any more: the result is
   // right, but must not be found under that key.
   bool cacheable = true;
+  // Keep the outputs until the end of the operation is recorded, so that they do not evict each
+  // other.
+  std::vector<std::shared_ptr<blob::Pin>> pins;
 };
 
 }  // namespace lowerd::jobs

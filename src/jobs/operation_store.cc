@@ -284,14 +284,16 @@ const char* OperationStore::ForUpdate() const {
   return session_.get_backend_name() == "postgresql" ? " FOR UPDATE" : "";
 }
 
-std::optional<std::string> OperationStore::FindJob(const std::string& action_key) {
-  const auto ids = Texts(
-      session_,
-      absl::StrCat("SELECT id FROM jobs WHERE action_key = :k AND bypass = 0 AND cancelled = 0",
-                   ForUpdate()),
-      {action_key});
-  if (ids.empty()) return std::nullopt;
-  return ids.front();
+std::optional<OperationStore::InFlight> OperationStore::FindJob(const std::string& action_key) {
+  std::string id;
+  long long timeout = 0;
+  Query query(session_);
+  query.Into(id).Into(timeout).Use(action_key);
+  query.Run(absl::StrCat(
+      "SELECT id, timeout FROM jobs WHERE action_key = :k AND bypass = 0 AND cancelled = 0",
+      ForUpdate()));
+  if (!query.Fetch()) return std::nullopt;
+  return InFlight{id, absl::Microseconds(timeout)};
 }
 
 std::optional<bool> OperationStore::LockJob(const std::string& id) {
@@ -322,13 +324,14 @@ void OperationStore::RaisePriority(const std::string& id, int priority) {
 
 void OperationStore::InsertJob(const Job& job) {
   const std::string request = Hex(job.request), inputs = EncodeDigests(job.inputs);
-  const long long priority = job.priority, bypass = job.bypass_cache, now = Micros(absl::Now());
+  const long long priority = job.priority, bypass = job.bypass_cache, now = Micros(absl::Now()),
+                  timeout = absl::ToInt64Microseconds(job.timeout);
   session_
       << "INSERT INTO jobs (id, action_key, client, priority, bypass, request, inputs, running, "
-         "replica, lease, attempt, cancelled, created) VALUES (:a, :b, :c, :d, :e, :f, :g, 0, "
-         "'', 0, 0, 0, :h)",
+         "replica, lease, attempt, cancelled, created, timeout) VALUES (:a, :b, :c, :d, :e, :f, "
+         ":g, 0, '', 0, 0, 0, :h, :i)",
       soci::use(job.id), soci::use(job.action_key), soci::use(job.client), soci::use(priority),
-      soci::use(bypass), soci::use(request), soci::use(inputs), soci::use(now);
+      soci::use(bypass), soci::use(request), soci::use(inputs), soci::use(now), soci::use(timeout);
 }
 
 void OperationStore::DeleteJob(const std::string& id) {

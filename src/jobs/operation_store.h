@@ -33,7 +33,9 @@ struct Job {
   std::string request;
   std::vector<Digest> inputs;
   int priority = 0;
+  // Nobody joins it.
   bool bypass_cache = false;
+  absl::Duration timeout;
   // Who claimed it, and how often it has been claimed: together they tell this run of the job from
   // every other.
   std::string replica;
@@ -69,8 +71,12 @@ class OperationStore {
   std::vector<std::string> OperationsOf(const std::string& job);
 
   // ---- jobs
+  struct InFlight {
+    std::string id;
+    absl::Duration timeout;
+  };
   // The wanted job of that key, which cannot end before this transaction does.
-  std::optional<std::string> FindJob(const std::string& action_key);
+  std::optional<InFlight> FindJob(const std::string& action_key);
   void InsertJob(const Job& job);
   // Lifts a queued job to `priority`, if that is higher than its own.
   void RaisePriority(const std::string& id, int priority);

@@ -55,6 +55,8 @@ constexpr Migration kMigrations[] = {
         "CREATE UNIQUE INDEX jobs_in_flight ON jobs (action_key)"
         " WHERE bypass = 0 AND cancelled = 0",
         "CREATE INDEX actions_by_time ON actions (created)",
+        // In microseconds.
+        "ALTER TABLE jobs ADD COLUMN timeout BIGINT NOT NULL DEFAULT 0",
         // An identity is found by probing from the N that it prefers; an index by identity would
         // double what a new name costs.
         "ALTER TABLE type_names RENAME TO type_names_1",

@@ -95,6 +95,56 @@ TEST_F(DiskBlobStoreTest, BytesOfUploadsUnderWayCount) {
   EXPECT_TRUE(PutBytes(*store, std::string(1000, 'b')).ok());
 }
 
+TEST_F(DiskBlobStoreTest, InterruptedUploadsCountAndGoBeforeYoungerBlobsAreRefused) {
+  const auto interrupt = [](BlobStore& store, char c) {
+    auto writer = store.StartWrite(Digest::Of(std::string(1000, c)), std::string(1, c));
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(std::string(900, c)).ok());
+  };
+  const auto on_disk = [this] {
+    int64_t bytes = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.File("blobs"))) {
+      if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+    }
+    return bytes;
+  };
+  {
+    auto store = Open(/*limit=*/3000);
+    for (char c = 'a'; c < 'k'; ++c) interrupt(*store, c);
+    EXPECT_LE(on_disk(), 3000);
+    // The last ones can be resumed, the first cannot.
+    EXPECT_EQ(store->QueryWrite(Digest::Of(std::string(1000, 'j')), "j")->committed_size, 900);
+    EXPECT_FALSE(store->QueryWrite(Digest::Of(std::string(1000, 'a')), "a").ok());
+  }
+  // They count after a restart, too.
+  auto store = Open(/*limit=*/3000);
+  ASSERT_TRUE(PutBytes(*store, std::string(1500, 'x')).ok());
+  ASSERT_TRUE(PutBytes(*store, std::string(1500, 'y')).ok());
+  EXPECT_LE(on_disk(), 3000);
+  EXPECT_TRUE(Has(*store, Digest::Of(std::string(1500, 'y'))));
+}
+
+TEST_F(DiskBlobStoreTest, AbandonedUploadsExpireWhileTheServerRuns) {
+  const Digest digest = Digest::Of("abandoned");
+  DiskBlobStore::Options options;
+  options.directory = folder_.File("blobs");
+  options.upload_expiry = absl::ZeroDuration();
+  auto store = *DiskBlobStore::Create(options);
+  ASSERT_TRUE((*store->StartWrite(digest, "id"))->Append("aban").ok());
+  store.reset();
+  store = *DiskBlobStore::Create(options);
+  ASSERT_TRUE(PutBytes(*store, "another").ok());
+  EXPECT_FALSE(store->QueryWrite(digest, "id").ok());
+}
+
+TEST_F(DiskBlobStoreTest, SecondStoreOnOneDirectoryIsRefused) {
+  auto store = Open();
+  DiskBlobStore::Options options;
+  options.directory = folder_.File("blobs");
+  const absl::Status second = DiskBlobStore::Create(options).status();
+  EXPECT_TRUE(HasReason(second, Reason::kOperationState)) << second;
+}
+
 TEST_F(DiskBlobStoreTest, OpenFileStaysReadableWhenItsBlobIsEvicted) {
   auto store = Open(/*limit=*/1500);
   const Digest a = *PutBytes(*store, std::string(1000, 'a'));
@@ -109,9 +159,10 @@ TEST_F(DiskBlobStoreTest, StrangeFilesAreMovedAside) {
   const std::string folder = folder_.File("blobs/cas/aa");
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/rubbish") << "x";
+  std::ofstream(folder_.File("blobs/cas/stray")) << "x";
   std::ofstream(folder + "/" + Digest::Of("x").hex() + "-1") << "in the wrong folder";
   auto store = Open();
-  EXPECT_EQ(store->quarantined(), 2);
+  EXPECT_EQ(store->quarantined(), 3);
   EXPECT_TRUE(std::filesystem::exists(folder_.File("blobs/quarantine/rubbish")));
   EXPECT_FALSE(Has(*store, Digest::Of("x")));
 }

@@ -106,13 +106,13 @@ class FaultsTest(unittest.TestCase):
             port = server.address.rsplit(":", 1)[1]
             server.listen = "127.0.0.1:" + port
             name = self.detach(server, SLOW_MODEL, "--target", "b", "--timeout", "8s")
-            watch = subprocess.Popen([t.program("lowerctl"), "--server", server.address, "ops",
-                                      "watch", name], stdout=subprocess.PIPE,
+            watch = subprocess.Popen([t.program("lowerctl"), "--server", server.address,
+                                      "--retries", "10", "ops", "watch", name], stdout=subprocess.PIPE,
                                      stderr=subprocess.PIPE, text=True)
             until(lambda: self.state(server, name) == "LOADING", "the job runs")
             server.kill()
-            put = subprocess.Popen([t.program("lowerctl"), "--server", server.address, "put",
-                                    t.MODEL], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            put = subprocess.Popen([t.program("lowerctl"), "--server", server.address, "--retries",
+                                    "10", "put", t.MODEL], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True)
             time.sleep(1)
             server.start()
@@ -135,6 +135,29 @@ class FaultsTest(unittest.TestCase):
         server = t.Server().start()
         self.addCleanup(server.__exit__)
         self.assertEqual(server.stop(), 0)
+
+    def test_full_disk_is_told_and_frees_itself(self):
+        folder = self.path("small")
+        os.mkdir(folder)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", folder])
+        big = self.path("big")
+        with open(big, "wb") as file:
+            file.write(os.urandom(16 << 20))
+        with t.Server(data_dir=os.path.join(folder, "data"), workers=1) as server:
+            for _ in range(3):
+                refused = server.lowerctl("put", big)
+                self.assertEqual((refused.code,) + refused.error()[:2],
+                                 (5, "RESOURCE_EXHAUSTED", "STORE_FULL"))
+            self.assertLess(shutil.disk_usage(folder).used, 4 << 20, "nothing half written stays")
+            result = server.lower(t.MODEL, ["classifier"], self.path("out"))
+            self.assertEqual(result.code, 0, result.err)
+
+    def test_artifacts_that_do_not_fit_together_are_an_error(self):
+        with t.Server("--blob-limit", "5MiB", workers=1) as server:
+            result = server.lower(t.MODEL, ["classifier"], self.path("out"))
+            self.assertEqual((result.code,) + result.error()[:2],
+                             (5, "RESOURCE_EXHAUSTED", "STORE_FULL"))
 
     def test_nothing_is_left_behind(self):
         server = t.Server().start()
@@ -184,6 +207,13 @@ class FaultsTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, flags)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(expected, done.stderr)
+        for text in ("tls-client-cc = 'x'\n", "{{{\n", "[section]\nworkers = 1\n"):
+            with open(self.path("config.toml"), "w") as file:
+                file.write(text)
+            done = subprocess.run([lowerd, "--data-dir", self.path("data"), "--config",
+                                   self.path("config.toml"), "--check-config"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 2, text)
         done = subprocess.run([lowerd, "--data-dir", self.path("data"), "--check-config"],
                               stdout=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 0)

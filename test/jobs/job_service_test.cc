@@ -361,6 +361,24 @@ TEST_P(JobServiceTest, OperationThatJoinsARunningJobStandsWhereTheJobStands) {
   EXPECT_TRUE(replica->service->Get(joined->name)->started.has_value());
 }
 
+TEST_P(JobServiceTest, RequestJoinsOnlyJobsThatMayTakeAsLongAsItself) {
+  auto replica = Start(Workers(4));
+  auto request = Request("hold");
+  const auto submit = [&](absl::Duration timeout) {
+    request.timeout = timeout;
+    EXPECT_TRUE(replica->service->Submit(request).ok());
+  };
+  submit(absl::Seconds(10));
+  replica->runner->AwaitRuns(1);
+  submit(absl::Seconds(5));
+  submit(absl::Seconds(10));
+  submit(absl::Seconds(20));
+  replica->runner->AwaitRuns(2);
+  replica->runner->Release();
+  ASSERT_TRUE(Eventually([&] { return AllDone(*replica->service); }));
+  EXPECT_EQ(replica->runner->ran().size(), 2u);
+}
+
 TEST_P(JobServiceTest, JoiningAQueuedJobCanRaiseItsPriority) {
   auto replica = Start(Workers(1));
   (void)replica->service->Submit(Request("hold"));

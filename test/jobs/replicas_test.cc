@@ -142,6 +142,7 @@ TEST_P(ReplicasTest, PinOfAJobThatAnotherReplicaEndsIsDropped) {
   auto request = Request("ok");
   request.inputs = {*blob::PutBytes(*one->blobs, "model")};
   options.workers = 0;
+  one.reset();
   one = Start("one", options);
   const std::string name = one->service->Submit(request)->name;
   EXPECT_TRUE(Await(*two->service, name).error.ok());
