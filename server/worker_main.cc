@@ -11,7 +11,6 @@
 #include "src/base/error.h"
 #include "src/base/version.h"
 #include "src/lowering/engine.h"
-#include "src/pool/withhold_libraries.h"
 #include "src/pool/zygote.h"
 
 namespace lowerd {
@@ -107,8 +106,6 @@ int Main(int argc, char** argv) {
   pool::ZygoteProgram program;
   program.load = [&]() -> absl::StatusOr<internal::FromZygote::Ready> {
     LOWERD_ASSIGN_OR_RETURN(toolchain, lowering::LoadToolchain(options));
-    // For Caffe2's image and video operators, which TorchScript cannot call.
-    pool::WithholdLibraries("libtorch_cpu.so", {"libopencv_", "libav", "libsw"});
     internal::FromZygote::Ready ready;
     *ready.mutable_producer() = toolchain.producer;
     for (const v1::Backend& backend : toolchain.backends) *ready.add_backends() = backend;

@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<Sandbox::Attempt>> Sandbox::Probe() const {
   const Fd read_end(ends[0]);
   Fd write_end(ends[1]);
   const pid_t parent = ::getpid();
-  const pid_t child = ::_Fork();
+  const pid_t child = ::fork();
   if (child < 0) return ErrnoError(errno, "probing the sandbox");
   if (child == 0) {
     for (const Layer layer : kOrder) {

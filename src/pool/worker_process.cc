@@ -27,9 +27,7 @@ constexpr int kGraceMillis = 1000;
 // Threads would make the zygote unable to fork, so that numeric libraries get one.
 constexpr const char* kFixedEnvironment[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1",
                                              "MKL_NUM_THREADS=1", "GOTO_NUM_THREADS=1",
-                                             "LC_ALL=C.UTF-8",
-                                             // See WithholdLibraries.
-                                             "LD_BIND_NOW=1"};
+                                             "LC_ALL=C.UTF-8"};
 // What an operator may set on purpose: how OpenBLAS sees the processor, where libraries of vendors
 // find theirs, and how sanitizers report.
 constexpr const char* kKeptVariables[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE",

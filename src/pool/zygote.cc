@@ -133,8 +133,7 @@ class Zygote {
   absl::Status Fork(uint64_t child_id) {
     LOWERD_ASSIGN_OR_RETURN(std::vector<Fd> fds, control_.TakeFds(2));
     const pid_t self = ::getpid();
-    // Handlers of pthread_atfork are for processes with threads, and may be in a withheld library.
-    const pid_t child = ::_Fork();
+    const pid_t child = ::fork();
     if (child == 0) {
       ::_exit(RunJobChild(program_, *sandbox_, self, std::move(fds[0]), std::move(fds[1])));
     }

@@ -1,1 +1,0 @@
-extern "C" int LowerdTestShared() { return 3; }
