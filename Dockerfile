@@ -20,10 +20,13 @@ RUN --mount=type=bind,from=build,source=/runtime-packages,target=/runtime-packag
     apt-get update \
     && xargs -a /runtime-packages apt-get install -y --no-install-recommends \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --home-dir /var/lib/lowerd --create-home --shell /usr/sbin/nologin lowerd
+    && groupadd --gid 10001 lowerd \
+    && useradd --uid 10001 --gid lowerd --home-dir /var/lib/lowerd --create-home \
+         --shell /usr/sbin/nologin lowerd
 COPY --from=build /install/ /
-USER lowerd
+# By number, so that Kubernetes sees that it is not root.
+USER 10001:10001
 VOLUME /var/lib/lowerd
-EXPOSE 50051
+EXPOSE 50051 9464
 ENTRYPOINT ["/usr/bin/lowerd", "--data-dir", "/var/lib/lowerd"]
 CMD ["--listen", "127.0.0.1:50051"]

@@ -18,7 +18,8 @@ build=(
 )
 test=(
   binutils chromium chromium-driver openssl postgresql python3 python3-grpc-tools python3-grpcio
-  python3-numpy python3-selenium python3-torch python3-torchaudio python3-torchvision
+  python3-numpy python3-selenium python3-torch python3-torchaudio python3-torchvision python3-yaml
+  systemd
 )
 
 if [ $# -eq 0 ]; then set -- build test; fi
