@@ -15,8 +15,8 @@
 namespace lowerd::server {
 namespace {
 
-// How often the files are looked at.
-constexpr unsigned kRefreshSeconds = 5;
+// How often gRPC looks at the mirror.
+constexpr unsigned kRefreshSeconds = 2;
 
 struct FreeWithOpenSsl {
   void operator()(X509* certificate) const { X509_free(certificate); }
@@ -76,10 +76,10 @@ absl::Status CheckCertificates(const Config& config) {
 }
 
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
-    const Config& config, std::shared_ptr<Authorizer> authorizer) {
-  if (config.tls_cert.empty()) return grpc::InsecureServerCredentials();
+    const Config& config, const CertificateMirror* mirror, std::shared_ptr<Authorizer> authorizer) {
+  if (mirror == nullptr) return grpc::InsecureServerCredentials();
   auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      config.tls_key, config.tls_cert, config.tls_client_ca, kRefreshSeconds);
+      mirror->key(), mirror->cert(), mirror->client_ca(), kRefreshSeconds);
   grpc::experimental::TlsServerCredentialsOptions options(std::move(provider));
   options.watch_identity_key_cert_pairs();
   if (!config.tls_client_ca.empty()) {

@@ -6,6 +6,7 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include "server/authorizer.h"
+#include "server/certificate_mirror.h"
 #include "server/config.h"
 
 namespace lowerd::server {
@@ -14,11 +15,10 @@ namespace lowerd::server {
 // if the key is not the certificate's.
 absl::Status CheckCertificates(const Config& config);
 
-// TLS with certificates that are read again when their files change (looked at every few seconds);
-// insecure if the configuration names no certificate. Client certificates are verified if it names
-// a client CA, and required unless a token may stand for one. `authorizer`, which may be null
-// without TLS, sees every call.
+// TLS with the certificates of `mirror`, which must outlive the server, read again when they
+// change; insecure if it is null. Client certificates are verified if the configuration names a
+// client CA, and required unless a token may stand for one. `authorizer` sees every call on TLS.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
-    const Config& config, std::shared_ptr<Authorizer> authorizer);
+    const Config& config, const CertificateMirror* mirror, std::shared_ptr<Authorizer> authorizer);
 
 }  // namespace lowerd::server

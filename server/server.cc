@@ -124,7 +124,10 @@ class ServerImpl final : public Server {
   const std::string& http_url() const override { return http_url_; }
   absl::Status Live() const override { return health_->Live(); }
 
-  void Reload() override { authorizer_->Reload(); }
+  void Reload() override {
+    if (certificates_ != nullptr) certificates_->Reload();
+    authorizer_->Reload();
+  }
 
   void Drain(absl::Duration grace) override {
     if (drained_) return;
@@ -179,6 +182,10 @@ class ServerImpl final : public Server {
   }
 
   absl::Status Serve(const Config& config) {
+    if (!config.tls_cert.empty()) {
+      LOWERD_ASSIGN_OR_RETURN(certificates_,
+                              CertificateMirror::Create(config, config.data_dir + "/tls"));
+    }
     LOWERD_ASSIGN_OR_RETURN(authorizer_, Authorizer::Create({config.token_file, config.policy}));
     byte_stream_ = std::make_unique<ByteStreamService>(*blobs_, blob_threads_);
     cas_ = std::make_unique<CasService>(*blobs_, blob_threads_);
@@ -192,7 +199,8 @@ class ServerImpl final : public Server {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(config.listen, MakeServerCredentials(config, authorizer_), &port);
+    builder.AddListeningPort(
+        config.listen, MakeServerCredentials(config, certificates_.get(), authorizer_), &port);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -271,6 +279,7 @@ class ServerImpl final : public Server {
   ThreadPool state_threads_{kStateThreads};
   ThreadPool blob_threads_{kBlobThreads};
   std::unique_ptr<ThreadPool> model_threads_;
+  std::unique_ptr<CertificateMirror> certificates_;
   std::shared_ptr<Authorizer> authorizer_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<StatusPage> page_;

@@ -28,7 +28,7 @@ class Server {
   // An error if only a restart can help. Never blocks on I/O.
   virtual absl::Status Live() const = 0;
 
-  // Looks at tokens and policy now; certificates are looked at every few seconds anyway.
+  // Looks at certificates, tokens and policy now; otherwise that happens every few seconds.
   virtual void Reload() = 0;
 
   // Health says NOT_SERVING first; then new calls are refused, running calls and jobs get `grace`,

@@ -272,6 +272,31 @@ class TlsTest(unittest.TestCase):
             wrong_ca = ["--tls-ca", self.file("stranger.pem")]
             self.assertEqual(server.lowerctl(*(wrong_ca + own + ["health"]), timeout=300).code, 4)
 
+    def test_half_written_certificates_leave_the_last_good_ones_in_force(self):
+        for name in ("server.pem", "server.key"):
+            shutil.copy(self.file(name), self.file("live-" + name))
+        flags = ["--tls-ca", self.file("ca.pem")]
+        with t.Server("--tls-cert", self.file("live-server.pem"), "--tls-key",
+                      self.file("live-server.key")) as server:
+            def serves():
+                return server.lowerctl(*flags, "health").code == 0
+            self.assertTrue(serves())
+            self.write("live-server.pem", "garbage")
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: "in force stay" in server.log(), "the garbage is noticed")
+            time.sleep(5)
+            self.assertTrue(serves(), "the last good certificate is in force")
+            # The new certificate comes before its key.
+            for name in ("farm.pem", "farm.key"):
+                with open(self.file(name)) as file:
+                    self.write("live-server." + name.split(".")[1], file.read())
+                server.process.send_signal(signal.SIGHUP)
+                time.sleep(1)
+                self.assertTrue(serves())
+            until(lambda: "have changed and are in force" in server.log(), "the new pair is taken")
+            time.sleep(5)
+            self.assertTrue(serves(), "with the new certificate")
+
     def test_expired_server_certificate_is_refused_at_the_start(self):
         done = subprocess.run([t.program("lowerd"), "--data-dir", self.file("data"), "--tls-cert",
                                self.file("expired.pem"), "--tls-key", self.file("expired.key")],
