@@ -41,15 +41,18 @@ constexpr int64_t kMaxExtraFile = int64_t{256} << 20;
 struct OpenModel {
   MappedFile file;
   LoadedModel loaded;
-  // The lite interpreter reads NamedTuples of some shapes only.
-  bool has_named_tuples = false;
+  // NamedTuples and empty tuples, of which the lite interpreter reads some only.
+  bool has_odd_tuples = false;
 };
 
-bool DefinesNamedTuples(const ModelArchive& archive) {
+bool HasOddTuples(const ModelArchive& archive) {
   for (const ModelArchive::Record& record : archive.records()) {
     if (!absl::StartsWith(record.name, "code/") || !absl::EndsWith(record.name, ".py")) continue;
     const auto code = archive.Read(record);
-    if (code.ok() && absl::StrContains(*code, "(NamedTuple):")) return true;
+    if (!code.ok()) continue;
+    if (absl::StrContains(*code, "(NamedTuple):") || absl::StrContains(*code, "Tuple[()]")) {
+      return true;
+    }
   }
   return false;
 }
@@ -64,8 +67,8 @@ absl::StatusOr<OpenModel> Load(const JobFiles& files) {
   LOWERD_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(files.model));
   LOWERD_ASSIGN_OR_RETURN(const ModelArchive archive, OpenArchive(file));
   LOWERD_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(archive, file.bytes()));
-  const bool has_named_tuples = DefinesNamedTuples(archive);
-  return OpenModel{std::move(file), std::move(loaded), has_named_tuples};
+  const bool has_odd_tuples = HasOddTuples(archive);
+  return OpenModel{std::move(file), std::move(loaded), has_odd_tuples};
 }
 
 std::string BackendVersionOf(const Toolchain& toolchain, const std::string& name) {
@@ -175,6 +178,7 @@ absl::StatusOr<torch::jit::Module> LowerTargets(const JobFiles& files, const Loa
     LoweredClassSpec spec;
     spec.keep_debug_handles = total == 1;
     spec.backend = target.backend;
+    spec.path = target.node->path;
     spec.lowered_type = names[static_cast<size_t>(i)];
     spec.wrapper_type = WrapperNameOf(spec.lowered_type);
     spec.original = target.node->object;
@@ -323,7 +327,7 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
     LOWERD_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Map(files.artifacts.at(format)));
     LOWERD_ASSIGN_OR_RETURN(ArtifactContents read, ReadArtifact(format, file.bytes()));
     contents.push_back(std::move(read));
-    if (model.has_named_tuples && format != v1::TORCHSCRIPT && runs_here) {
+    if (model.has_odd_tuples && format != v1::TORCHSCRIPT && runs_here) {
       LOWERD_RETURN_IF_ERROR(CheckLiteLoads(format, file.bytes()));
     }
     LOWERD_RETURN_IF_ERROR(samples.Check(format, file.bytes()));

@@ -215,7 +215,9 @@ torch::jit::NodeToDebugHandle DebugHandles(torch::jit::BackendDebugInfoRecorder&
 
 absl::Status Preprocess(const LoweredClassSpec& spec,
                         torch::jit::BackendDebugInfoRecorder& recorder, c10::IValue& payload) {
-  const std::string what = absl::StrCat("backend \"", spec.backend, "\" on ", spec.lowered_type);
+  const std::string where = spec.path.empty() ? "the root" : absl::StrCat("module ", spec.path);
+  const std::string what =
+      absl::StrCat("backend \"", spec.backend, "\" on ", where, " (", spec.lowered_type, ")");
   return CatchTorch(Reason::kBackendFailed, what, [&] {
     // Own classes, shared tensors: a backend that rewrites the module changes nothing else.
     const torch::jit::Module copy = CopyModule(spec.original);

@@ -15,6 +15,8 @@ std::string UnsupportedSignature(const c10::FunctionSchema& schema);
 
 struct LoweredClassSpec {
   std::string backend;
+  // For errors; empty for the root.
+  std::string path;
   // Final names, with their mangles; unique in the model.
   std::string lowered_type;
   std::string wrapper_type;

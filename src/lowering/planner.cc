@@ -471,31 +471,41 @@ class Planner {
     return *owners_;
   }
 
-  // The lite interpreter loses the field names of NamedTuples: what a method gives cannot be read.
+  // The lite interpreter loses the field names of NamedTuples and cannot parse the type of an empty
+  // tuple: what a method gives cannot be read.
   void CheckFormats() {
     const bool lite = std::any_of(request_.formats().begin(), request_.formats().end(),
                                   [](int format) { return format != v1::TORCHSCRIPT; });
     if (!lite) return;
     for (const torch::jit::Function* method : tree_.root().object->type()->methods()) {
       for (const c10::Argument& result : method->getSchema().returns()) {
-        if (!HoldsNamedTuple(result.type())) continue;
+        const bool named = HoldsNamedTuple(result.type());
+        if (!named && !HoldsEmptyTuple(result.type())) continue;
         Add(Reason::kUnsupportedByFormat, "",
             absl::StrCat(
-                "method ", method->name(), " of the root gives the NamedTuple ",
-                result.type()->annotation_str(),
-                ", which the lite interpreter cannot hand out; ask for TORCHSCRIPT only, or "
-                "give a plain tuple"));
+                "method ", method->name(), " of the root gives ",
+                named ? "the NamedTuple " : "an empty tuple: ", result.type()->annotation_str(),
+                ", which the lite interpreter cannot hand out; ask for TORCHSCRIPT only",
+                named ? ", or give a plain tuple" : ""));
       }
     }
   }
 
-  static bool HoldsNamedTuple(const c10::TypePtr& type) {
+  // Whether a value of `type` holds a tuple that `is` holds for.
+  template <typename Predicate>
+  static bool HoldsTuple(const c10::TypePtr& type, const Predicate& is) {
     const auto tuple = type->cast<c10::TupleType>();
-    if (tuple != nullptr && tuple->schema() != nullptr) return true;
+    if (tuple != nullptr && is(*tuple)) return true;
     for (const c10::TypePtr& inner : type->containedTypes()) {
-      if (type->kind() != c10::TypeKind::ClassType && HoldsNamedTuple(inner)) return true;
+      if (type->kind() != c10::TypeKind::ClassType && HoldsTuple(inner, is)) return true;
     }
     return false;
+  }
+  static bool HoldsNamedTuple(const c10::TypePtr& type) {
+    return HoldsTuple(type, [](const c10::TupleType& tuple) { return tuple.schema() != nullptr; });
+  }
+  static bool HoldsEmptyTuple(const c10::TypePtr& type) {
+    return HoldsTuple(type, [](const c10::TupleType& tuple) { return tuple.elements().empty(); });
   }
 
   void CountRemaining() {

@@ -121,8 +121,9 @@ absl::StatusOr<SampleCheck> SampleCheck::Run(const v1::LowerModelRequest& reques
 absl::Status CheckLiteLoads(v1::Format format, absl::string_view artifact) {
   return CatchTorch(
       Reason::kUnsupportedByFormat,
-      absl::StrCat("the lite interpreter cannot load this model as ", v1::Format_Name(format),
-                   " (NamedTuples of this shape are beyond it; ask for TORCHSCRIPT)"),
+      absl::StrCat(
+          "the lite interpreter cannot load this model as ", v1::Format_Name(format),
+          " (NamedTuples or empty tuples of this shape are beyond it; ask for TORCHSCRIPT)"),
       [&] {
         std::istringstream stream{std::string(artifact)};
         torch::jit::_load_for_mobile(stream, c10::Device(c10::kCPU));

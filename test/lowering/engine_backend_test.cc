@@ -12,7 +12,9 @@
 namespace lowerd::lowering::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const v1::Backend& BackendNamed(const std::string& name) {
   for (const v1::Backend& backend : TestToolchain().backends) {
@@ -27,6 +29,20 @@ torch::jit::Module NewSum(const std::shared_ptr<torch::jit::CompilationUnit>& un
   torch::jit::Module sum = NewModule("Sum", unit);
   sum.define("def forward(self, x, h):\n    return x + h\n");
   return sum;
+}
+
+TEST(EngineBackends, ARefusedOperatorIsNamedWithTheModelsSourceLine) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module product = NewModule("Product", unit);
+  product.define("def forward(self, x):\n    return torch.mul(x, x)\n");
+  const std::string model = Save(NewPair(product, NewLeaf(unit)));
+  const auto lowered = RunLower(model, Request(model, {"a"}, "test_compiler"));
+  EXPECT_TRUE(HasReason(lowered.status(), Reason::kBackendFailed)) << lowered.status();
+  const std::string message(lowered.status().message());
+  EXPECT_THAT(
+      message,
+      AllOf(HasSubstr("on module a ("), HasSubstr("test_compiler does not support aten::mul"),
+            HasSubstr("return torch.mul(x, x)"), HasSubstr("<--- HERE"), Not(HasSubstr("\n"))));
 }
 
 TEST(EngineBackends, TheToolchainTellsWhatEachLibraryRegisters) {

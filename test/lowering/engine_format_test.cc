@@ -270,5 +270,22 @@ TEST(EngineFormats, DiskThatIsFullIsSaidAndDoesNotEndTheProcess) {
   }
 }
 
+TEST(EngineFormats, EmptyTuplesAreRefusedWhereTheLiteInterpreterCannotReadThem) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("a", NewLeaf(unit));
+  root.define("def forward(self, x) -> Tuple[()]:\n    self.a.forward(x)\n    return ()\n");
+  const std::string model = Save(root);
+  v1::LowerModelRequest request = Request(model, {"a"});
+  request.clear_formats();
+  request.add_formats(v1::TORCHSCRIPT);
+  EXPECT_TRUE(RunLower(model, request).ok());
+  for (const v1::Format format : {v1::LITE_BYTECODE, v1::FLATBUFFER}) {
+    request.set_formats(0, format);
+    const absl::Status status = RunLower(model, request).status();
+    EXPECT_TRUE(HasReason(status, Reason::kUnsupportedByFormat)) << status;
+  }
+}
+
 }  // namespace
 }  // namespace lowerd::lowering::testing
