@@ -247,9 +247,9 @@ class ServerImpl final : public Server {
     HttpServer::Options options;
     options.listen = config.http;
     if (HttpHasTls(config)) {
-      options.tls_cert = config.tls_cert;
-      options.tls_key = config.tls_key;
-      options.tls_client_ca = config.tls_client_ca;
+      options.tls_cert = certificates_->cert();
+      options.tls_key = certificates_->key();
+      options.tls_client_ca = certificates_->client_ca();
       options.open_paths = {kLivePath, kReadyPath};
     }
     options.handler = [this](const HttpRequest& request) { return endpoints_->Handle(request); };
