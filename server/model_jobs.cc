@@ -105,6 +105,15 @@ absl::StatusOr<internal::NamesGranted> ModelJobs::Names(const internal::ClaimNam
   return granted;
 }
 
+absl::Status ModelJobs::Explain(const absl::Status& failure, const std::vector<Digest>& inputs) {
+  if (!HasReason(failure, Reason::kModelCorrupt) && !HasReason(failure, Reason::kWorkerCrashed) &&
+      !HasReason(failure, Reason::kModelNotTorchscript)) {
+    return failure;
+  }
+  for (const Digest& input : inputs) LOWERD_RETURN_IF_ERROR(blobs_.Verify(input));
+  return failure;
+}
+
 absl::Status ModelJobs::AddOutput(const Digest& digest, jobs::JobResult& result) {
   auto pin = blobs_.PinAll({digest});
   if (HasReason(pin.status(), Reason::kBlobMissing)) {
@@ -146,7 +155,9 @@ absl::StatusOr<jobs::JobResult> ModelJobs::Run(
   job.claim_names = [&](const internal::ClaimNames& claims) {
     return Names(claims, request.inputs.front(), operation.name, /*record=*/true);
   };
-  LOWERD_ASSIGN_OR_RETURN(internal::Done done, pool_.Run(job));
+  auto run = pool_.Run(job);
+  if (!run.ok()) return Explain(run.status(), request.inputs);
+  internal::Done done = *std::move(run);
   if (!done.has_manifest()) {
     return MakeError(Reason::kWorkerCrashed, "the worker ended a lowering without a manifest");
   }

@@ -44,6 +44,8 @@ class ModelJobs : public jobs::JobRunner {
                                                const Digest& model, const std::string& operation,
                                                bool record);
 
+  // `failure`, or what is behind it: an input whose bytes have been damaged in the store.
+  absl::Status Explain(const absl::Status& failure, const std::vector<Digest>& inputs);
   // Pins it, too.
   absl::Status AddOutput(const Digest& digest, jobs::JobResult& result);
 

@@ -136,6 +136,12 @@ absl::StatusOr<std::unique_ptr<blob::Pin>> RemoteBlobStore::PinAll(
   return HasReason(pin.status(), Reason::kBlobMissing) ? cache_->PinAll({}) : std::move(pin);
 }
 
+absl::Status RemoteBlobStore::Verify(const Digest& digest) {
+  const absl::Status status = cache_->Verify(digest);
+  // What is not cached, or not any more, is verified when it is fetched.
+  return HasReason(status, Reason::kBlobMissing) ? Fetch(digest) : status;
+}
+
 blob::BlobStore::Stats RemoteBlobStore::GetStats() const { return cache_->GetStats(); }
 
 }  // namespace lowerd::server

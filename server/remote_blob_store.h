@@ -42,6 +42,7 @@ class RemoteBlobStore final : public blob::BlobStore {
   absl::StatusOr<Fd> CreateTemporary() override;
   absl::StatusOr<Digest> Adopt(Fd file) override;
   absl::StatusOr<std::unique_ptr<blob::Pin>> PinAll(absl::Span<const Digest> digests) override;
+  absl::Status Verify(const Digest& digest) override;
   bool local() const override { return false; }
   // Of the cache.
   Stats GetStats() const override;

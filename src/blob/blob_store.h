@@ -74,6 +74,10 @@ class BlobStore {
   // writable descriptor or mapping of it but the caller.
   virtual absl::StatusOr<Digest> Adopt(Fd file) = 0;
 
+  // Reads the whole blob here: BLOB_MISSING, and it is put aside, if it does not have its digest
+  // any more (a damaged disk). For when a job fails in a way that damage would explain.
+  virtual absl::Status Verify(const Digest& digest) = 0;
+
   // Keeps these blobs while the pin lives; BLOB_MISSING (naming all that are absent) and no pin if
   // any is not here.
   virtual absl::StatusOr<std::unique_ptr<Pin>> PinAll(absl::Span<const Digest> digests) = 0;

@@ -138,16 +138,15 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     }
     if (!fd.ok()) return fd;
     LOWERD_ASSIGN_OR_RETURN(const int64_t size, FileSize(fd->get()));
-    if (size != digest.size_bytes()) {
-      // Cut off by a power failure without fsync, or by somebody's hand.
-      const std::string aside = absl::StrCat(options_.directory, "/quarantine/", digest.hex());
-      ::rename(PathOf(digest).c_str(), aside.c_str());
-      absl::MutexLock lock(&mutex_);
-      ForgetLocked(digest);
-      ++quarantined_;
-      return MissingBlobsError({digest});
-    }
+    // Cut off by a power failure without fsync, or by somebody's hand.
+    if (size != digest.size_bytes()) return PutAside(digest);
     return fd;
+  }
+
+  absl::Status Verify(const Digest& digest) override {
+    LOWERD_ASSIGN_OR_RETURN(const Fd fd, Open(digest));
+    LOWERD_ASSIGN_OR_RETURN(const Digest actual, HashFile(fd.get()));
+    return actual == digest ? absl::OkStatus() : PutAside(digest);
   }
 
   absl::StatusOr<std::unique_ptr<BlobWriter>> StartWrite(const Digest& digest,
@@ -312,6 +311,14 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     std::sort(found.begin(), found.end());
     for (const auto& [used, digest] : found) AddLocked(digest, used);
     return absl::OkStatus();
+  }
+
+  // What is stored under the digest is something else.
+  absl::Status PutAside(const Digest& digest) {
+    absl::MutexLock lock(&mutex_);
+    LOWERD_RETURN_IF_ERROR(Quarantine(PathOf(digest), digest.hex()));
+    ForgetLocked(digest);
+    return MissingBlobsError({digest});
   }
 
   absl::Status Quarantine(const std::string& path, const std::string& name)
@@ -495,11 +502,6 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   }
 
   absl::Status AdoptReserved(const Fd& file, const Digest& digest) {
-    {
-      Touches touches;
-      absl::MutexLock lock(&mutex_);
-      if (UseLocked(digest, touches)) return absl::OkStatus();
-    }
     if (options_.fsync && ::fdatasync(file.get()) != 0 && errno != EINVAL) {
       return ErrnoError(errno, "flushing a blob");
     }
@@ -534,7 +536,18 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
       if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(cas()));
       result = give_name();
     }
-    if (result != 0 && errno != EEXIST) return ErrnoError(errno, "publishing a blob");
+    if (result != 0 && errno == EEXIST) {
+      // Takes the place of the one that is there, whose bytes may have been damaged since.
+      std::string aside;
+      {
+        absl::MutexLock lock(&mutex_);
+        aside = absl::StrCat(trash(), "/", ++trash_number_);
+      }
+      result = ::linkat(AT_FDCWD, absl::StrCat("/proc/self/fd/", fd).c_str(), AT_FDCWD,
+                        aside.c_str(), AT_SYMLINK_FOLLOW);
+      if (result == 0) result = ::rename(aside.c_str(), target.c_str());
+    }
+    if (result != 0) return ErrnoError(errno, "publishing a blob");
     ::fchmod(fd, 0400);
     if (options_.fsync) LOWERD_RETURN_IF_ERROR(FlushFolder(FolderOf(digest)));
     Touches touches;

@@ -241,6 +241,30 @@ TEST_F(DiskBlobStoreTest, BlobThatWasCutOffIsMovedAsideWhenItIsOpened) {
   EXPECT_FALSE(Has(*store, digest));
 }
 
+TEST_F(DiskBlobStoreTest, DamagedBlobsAreFoundPutAsideAndMadeGoodAgain) {
+  auto store = Open();
+  const Digest digest = *PutBytes(*store, "hello");
+  const std::string path =
+      folder_.File("blobs/cas/") + digest.hex().substr(0, 2) + "/" + digest.hex() + "-5";
+  const auto damage = [&] {
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    std::ofstream(path) << "jello";
+  };
+  damage();
+  EXPECT_TRUE(HasReason(store->Verify(digest), Reason::kBlobMissing));
+  EXPECT_FALSE(Has(*store, digest));
+  EXPECT_EQ(store->quarantined(), 1);
+  ASSERT_TRUE(PutBytes(*store, "hello").ok());
+  EXPECT_TRUE(store->Verify(digest).ok());
+  // A job that makes the same artifact again makes it good, too.
+  damage();
+  Fd file = *store->CreateTemporary();
+  ASSERT_TRUE(WriteAll(file.get(), "hello").ok());
+  EXPECT_EQ(*store->Adopt(std::move(file)), digest);
+  EXPECT_EQ(*GetBytes(*store, digest, 100), "hello");
+  EXPECT_EQ(store->GetStats().bytes, 5);
+}
+
 TEST_F(DiskBlobStoreTest, TwoConnectionsOfOneUploadNeverPublishWrongBytes) {
   auto store = Open();
   for (int round = 0; round < 300; ++round) {

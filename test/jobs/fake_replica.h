@@ -123,6 +123,7 @@ class PinCountingStore final : public blob::BlobStore {
     LOWERD_ASSIGN_OR_RETURN(std::unique_ptr<blob::Pin> pin, real_->PinAll(digests));
     return std::make_unique<CountedPin>(std::move(pin), pins);
   }
+  absl::Status Verify(const Digest& digest) override { return real_->Verify(digest); }
   Stats GetStats() const override { return real_->GetStats(); }
 
   std::atomic<int> pins = 0;

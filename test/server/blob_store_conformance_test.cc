@@ -184,6 +184,11 @@ TEST_P(BlobStoreTest, AdoptsFinishedFiles) {
   EXPECT_TRUE(Has(Digest::Of("elsewhere")));
 }
 
+TEST_P(BlobStoreTest, VerifiesWhatItHasAndMissesWhatItHasNot) {
+  EXPECT_TRUE(store().Verify(*PutBytes(store(), "here")).ok());
+  EXPECT_TRUE(HasReason(store().Verify(Digest::Of("absent")), Reason::kBlobMissing));
+}
+
 TEST_P(BlobStoreTest, ManyThreadsOnSameAndDifferentBlobs) {
   std::atomic<int> failures = 0;
   std::vector<std::thread> threads;
