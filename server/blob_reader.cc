@@ -82,8 +82,8 @@ class BlobReader::Mapping {
 };
 
 BlobReader::BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-                       grpc::ByteBuffer request)
-    : pool_(pool), transfers_(transfers), request_(std::move(request)) {
+                       std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer request)
+    : pool_(pool), transfers_(transfers), stall_(std::move(stall)), request_(std::move(request)) {
   pool_.Schedule([this, &blobs] { Begin(blobs); });
 }
 
@@ -159,10 +159,12 @@ void BlobReader::Next() {
     return;
   }
   outgoing_.Swap(&*chunk);
+  stall_->Await();
   StartWrite(&outgoing_);
 }
 
 void BlobReader::OnWriteDone(bool ok) {
+  stall_->Resume();
   if (!ok) {
     Finish(rpc::ToGrpc(MakeError(Reason::kOperationCancelled, "the reader went away")));
     return;

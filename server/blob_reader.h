@@ -9,6 +9,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "server/zstd_stream.h"
 #include "src/base/thread_pool.h"
@@ -22,7 +23,7 @@ namespace lowerd::server {
 class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-             grpc::ByteBuffer request);
+             std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
@@ -39,6 +40,7 @@ class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   ThreadPool& pool_;
   TransferCounts& transfers_;
+  const std::unique_ptr<StallWatch::Stream> stall_;
   grpc::ByteBuffer request_;
   rpc::ResourceName name_;
   std::shared_ptr<Mapping> mapping_;

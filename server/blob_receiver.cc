@@ -18,20 +18,26 @@ constexpr size_t kMaxQueued = 1;
 }  // namespace
 
 BlobReceiver::BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-                           grpc::ByteBuffer& response)
-    : blobs_(blobs), pool_(pool), transfers_(transfers), response_(response) {
+                           std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer& response)
+    : blobs_(blobs),
+      pool_(pool),
+      transfers_(transfers),
+      response_(response),
+      stall_(std::move(stall)) {
   absl::MutexLock lock(&mutex_);
   StartReadLocked();
 }
 
 void BlobReceiver::StartReadLocked() {
   reading_ = true;
+  stall_->Await();
   StartRead(&incoming_);
 }
 
 void BlobReceiver::OnReadDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   reading_ = false;
+  stall_->Resume();
   if (ok && !result_.has_value()) {
     queue_.emplace_back();
     queue_.back().Swap(&incoming_);

@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "server/write_request_parser.h"
 #include "server/zstd_stream.h"
@@ -25,7 +26,7 @@ namespace lowerd::server {
 class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-               grpc::ByteBuffer& response);
+               std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer& response);
 
   void OnReadDone(bool ok) override;
   void OnCancel() override;
@@ -47,6 +48,7 @@ class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   ThreadPool& pool_;
   TransferCounts& transfers_;
   grpc::ByteBuffer& response_;
+  const std::unique_ptr<StallWatch::Stream> stall_;
 
   absl::Mutex mutex_;
   // Being received; gRPC writes to it without the lock.

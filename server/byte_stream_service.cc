@@ -9,13 +9,13 @@
 namespace lowerd::server {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ByteStreamService::Read(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
-  return new BlobReader(blobs_, pool_, transfers_, *request);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return new BlobReader(blobs_, pool_, transfers_, stalls_.Watch(*context), *request);
 }
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* ByteStreamService::Write(grpc::CallbackServerContext*,
-                                                                    grpc::ByteBuffer* response) {
-  return new BlobReceiver(blobs_, pool_, transfers_, *response);
+grpc::ServerReadReactor<grpc::ByteBuffer>* ByteStreamService::Write(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return new BlobReceiver(blobs_, pool_, transfers_, stalls_.Watch(*context), *response);
 }
 
 grpc::ServerUnaryReactor* ByteStreamService::QueryWriteStatus(

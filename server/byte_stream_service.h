@@ -2,6 +2,7 @@
 
 #include "google/bytestream/bytestream.grpc.pb.h"
 
+#include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "src/base/thread_pool.h"
 #include "src/blob/blob_store.h"
@@ -20,8 +21,11 @@ class ByteStreamService final
               google::bytestream::ByteStream::WithCallbackMethod_QueryWriteStatus<
                   google::bytestream::ByteStream::Service>>> {
  public:
-  // Both must outlive this object, which must outlive the gRPC server.
-  ByteStreamService(blob::BlobStore& blobs, ThreadPool& pool) : blobs_(blobs), pool_(pool) {}
+  // A stream whose client neither sends nor takes anything for `stall_limit` is cut off. Both must
+  // outlive this object, which must outlive the gRPC server.
+  ByteStreamService(blob::BlobStore& blobs, ThreadPool& pool,
+                    absl::Duration stall_limit = absl::Minutes(1))
+      : blobs_(blobs), pool_(pool), stalls_(stall_limit) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Read(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override;
@@ -39,6 +43,7 @@ class ByteStreamService final
   blob::BlobStore& blobs_;
   ThreadPool& pool_;
   TransferCounts transfers_;
+  StallWatch stalls_;
 };
 
 }  // namespace lowerd::server

@@ -138,6 +138,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
       ->group("Network");
   app.add_flag("--allow-insecure", config.allow_insecure, "Serve beyond loopback without TLS")
       ->group("Network");
+  AddDuration(app, "--stall-timeout", config.stall_timeout,
+              "Cut off blob streams whose client neither sends nor takes anything for so long");
   app.add_option("--tls-cert", config.tls_cert,
                  "Server certificate chain (PEM), reloaded on change")
       ->group("Network");
@@ -250,7 +252,8 @@ absl::Status Complete(Config& config) {
   }
   for (const auto& [flag, duration] : {std::pair("--job-timeout", config.job_timeout),
                                        {"--max-job-timeout", config.max_job_timeout},
-                                       {"--retention", config.retention}}) {
+                                       {"--retention", config.retention},
+                                       {"--stall-timeout", config.stall_timeout}}) {
     if (duration <= absl::ZeroDuration()) return FieldError(flag, "is not positive");
   }
   const bool tls = !config.tls_cert.empty() || !config.tls_key.empty();

@@ -17,6 +17,7 @@ namespace lowerd::server {
 struct Config {
   std::string listen = "127.0.0.1:50051";
   bool allow_insecure = false;
+  absl::Duration stall_timeout = absl::Minutes(1);
   // When serving, the bound "host:port" is written here (atomically). For port 0.
   std::string address_file;
 

@@ -53,6 +53,12 @@ constexpr size_t kTraces = 10'000;
 constexpr int kMaxReceiveBytes = 8 << 20;
 // Farm clients ping more often than gRPC's default of five minutes allows.
 constexpr int kMinPingIntervalMs = 10'000;
+constexpr int kKeepaliveMs = 60'000;
+constexpr int kKeepaliveTimeoutMs = 20'000;
+// Connections without calls; clients connect again by themselves.
+constexpr int kMaxIdleMs = 30 * 60'000;
+// Of one connection; more wait at the client.
+constexpr int kMaxStreams = 1000;
 
 absl::Status WriteAddressFile(const std::string& path, const std::string& address) {
   if (path.empty()) return absl::OkStatus();
@@ -187,7 +193,8 @@ class ServerImpl final : public Server {
                               CertificateMirror::Create(config, config.data_dir + "/tls"));
     }
     LOWERD_ASSIGN_OR_RETURN(authorizer_, Authorizer::Create({config.token_file, config.policy}));
-    byte_stream_ = std::make_unique<ByteStreamService>(*blobs_, blob_threads_);
+    byte_stream_ =
+        std::make_unique<ByteStreamService>(*blobs_, blob_threads_, config.stall_timeout);
     cas_ = std::make_unique<CasService>(*blobs_, blob_threads_);
     capabilities_ = std::make_unique<CapabilitiesService>(config.max_blob_bytes);
     lowering_ = std::make_unique<LoweringService>(*jobs_, *models_, *workers_, state_threads_,
@@ -206,6 +213,12 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    // A peer that is gone without a word is noticed; one that is there answers by itself, so that
+    // no long upload is broken.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
     // Two servers on one port would share its connections at random.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     const std::vector<grpc::Service*> services = {byte_stream_.get(),  cas_.get(),

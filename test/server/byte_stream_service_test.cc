@@ -29,7 +29,12 @@ class ByteStreamServiceTest : public testing::Test {
     auto store = blob::DiskBlobStore::Create(options);
     ASSERT_TRUE(store.ok()) << store.status();
     blobs_ = *std::move(store);
-    service_ = std::make_unique<ByteStreamService>(*blobs_, pool_);
+    Serve(absl::Minutes(1));
+  }
+
+  void Serve(absl::Duration stall_limit) {
+    server_.reset();
+    service_ = std::make_unique<ByteStreamService>(*blobs_, pool_, stall_limit);
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -106,6 +111,26 @@ TEST_F(ByteStreamServiceTest, WhatIsWrittenIsReadBackWholeAndInParts) {
                         Reason::kOffsetOutOfRange));
   EXPECT_TRUE(HasReason(Read(ReadName(digest_), -1).status(), Reason::kOffsetOutOfRange));
   EXPECT_TRUE(HasReason(Read(ReadName(Digest::Of("absent"))).status(), Reason::kResourceNotFound));
+}
+
+TEST_F(ByteStreamServiceTest, UploadThatHangsIsCutOffAndCanGoOn) {
+  Serve(absl::Milliseconds(200));
+  grpc::ClientContext context;
+  google::bytestream::WriteResponse response;
+  auto stream = stub_->Write(&context, &response);
+  google::bytestream::WriteRequest request;
+  request.set_resource_name(WriteName(digest_));
+  request.set_data(data_.substr(0, 1000));
+  ASSERT_TRUE(stream->Write(request));
+  // Nothing more comes; the server ends it.
+  EXPECT_FALSE(stream->Finish().ok());
+  google::bytestream::QueryWriteStatusRequest query;
+  query.set_resource_name(WriteName(digest_));
+  google::bytestream::QueryWriteStatusResponse state;
+  grpc::ClientContext asking;
+  ASSERT_TRUE(stub_->QueryWriteStatus(&asking, query, &state).ok());
+  EXPECT_EQ(state.committed_size(), 1000);
+  EXPECT_TRUE(Write(WriteName(digest_), data_.substr(1000), 1000).status.ok());
 }
 
 TEST_F(ByteStreamServiceTest, ExistingBlobEndsAnUploadAtOnceWithItsSize) {
