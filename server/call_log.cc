@@ -20,26 +20,27 @@ LogLevel LevelOf(const CallRecord& call) {
 
 }  // namespace
 
-CallObserver MakeCallLog(Metrics& metrics, OperationTraces& traces) {
-  return [&metrics, &traces](const CallRecord& call) {
-    metrics.CountCall(call.method, call.code, call.duration);
-    if (!call.trace.trace_id.empty() && absl::EndsWith(call.method, "/LowerModel") &&
-        !call.operation.empty()) {
-      traces.Remember(call.operation, call.trace.trace_id);
-    }
-    LogEvent(LevelOf(call), "call ended",
-             {{"method", call.method},
-              {"client", call.client},
-              {"operation", call.operation},
-              {"trace_id", call.trace.trace_id},
-              {"tool", call.trace.tool},
-              {"invocation", call.trace.invocation},
-              {"action", call.trace.action},
-              {"code", std::string(call.code)},
-              {"reason", call.reason},
-              {"seconds", absl::StrFormat("%.6f", absl::ToDoubleSeconds(call.duration))},
-              {"error", call.message}});
-  };
+void CallLog::OnStatus(const CallRecord& call) {
+  metrics_.CountCall(call.method, call.code, call.duration);
+  if (!call.trace.trace_id.empty() && absl::EndsWith(call.method, "/LowerModel") &&
+      !call.operation.empty()) {
+    traces_.Remember(call.operation, call.trace.trace_id);
+  }
+}
+
+void CallLog::OnEnd(const CallRecord& call) {
+  LogEvent(LevelOf(call), "call ended",
+           {{"method", call.method},
+            {"client", call.client},
+            {"operation", call.operation},
+            {"trace_id", call.trace.trace_id},
+            {"tool", call.trace.tool},
+            {"invocation", call.trace.invocation},
+            {"action", call.trace.action},
+            {"code", std::string(call.code)},
+            {"reason", call.reason},
+            {"seconds", absl::StrFormat("%.6f", absl::ToDoubleSeconds(call.duration))},
+            {"error", call.message}});
 }
 
 }  // namespace lowerd::server

@@ -1,6 +1,6 @@
 #include "server/call_observer.h"
 
-#include <utility>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
@@ -65,8 +65,11 @@ bool AnswersOperations(absl::string_view method) {
 
 class CallInterceptor final : public grpc::experimental::Interceptor {
  public:
-  CallInterceptor(ServerRpcInfo& call, const CallObserver& observer)
-      : call_(call), observer_(observer) {}
+  CallInterceptor(ServerRpcInfo& call, CallObserver& observer) : call_(call), observer_(observer) {}
+  // gRPC drops its interceptors when the call is over.
+  ~CallInterceptor() override {
+    if (record_.has_value()) observer_.OnEnd(*record_);
+  }
 
   void Intercept(InterceptorBatchMethods* batch) override {
     if (batch->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_MESSAGE) &&
@@ -85,7 +88,7 @@ class CallInterceptor final : public grpc::experimental::Interceptor {
  private:
   void Record(const grpc::Status& status) {
     const grpc::ServerContextBase& context = *call_.server_context();
-    CallRecord record;
+    CallRecord& record = record_.emplace();
     record.method = call_.method();
     record.client = ClientIdentity(context);
     record.trace = TraceContextOf(context.client_metadata());
@@ -96,32 +99,33 @@ class CallInterceptor final : public grpc::experimental::Interceptor {
       record.message = status.error_message();
     }
     record.duration = absl::Now() - start_;
-    observer_(record);
+    observer_.OnStatus(record);
   }
 
   ServerRpcInfo& call_;
-  const CallObserver& observer_;
+  CallObserver& observer_;
   const absl::Time start_ = absl::Now();
   std::string operation_;
+  std::optional<CallRecord> record_;
 };
 
 class CallInterceptorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit CallInterceptorFactory(CallObserver observer) : observer_(std::move(observer)) {}
+  explicit CallInterceptorFactory(CallObserver& observer) : observer_(observer) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(ServerRpcInfo* call) override {
     return new CallInterceptor(*call, observer_);
   }
 
  private:
-  const CallObserver observer_;
+  CallObserver& observer_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallInterceptor(
-    CallObserver observer) {
-  return std::make_unique<CallInterceptorFactory>(std::move(observer));
+    CallObserver& observer) {
+  return std::make_unique<CallInterceptorFactory>(observer);
 }
 
 }  // namespace lowerd::server

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,12 +28,20 @@ struct CallRecord {
   absl::Duration duration;
 };
 
-// Called once for each call, when its status is sent, on a gRPC thread; must not block.
-using CallObserver = std::function<void(const CallRecord&)>;
+// Told about each call, on gRPC's threads; must not block for long. Thread-safe.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+
+  // Before the status goes out: what a caller may see changed when it has its answer.
+  virtual void OnStatus(const CallRecord& call) = 0;
+  // Afterwards, so that no caller waits for it.
+  virtual void OnEnd(const CallRecord& call) = 0;
+};
 
 // Register it with ServerBuilder::experimental().SetInterceptorCreators. Changes nothing about the
-// calls.
+// calls. `observer` must outlive the server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallInterceptor(
-    CallObserver observer);
+    CallObserver& observer);
 
 }  // namespace lowerd::server

@@ -227,7 +227,7 @@ class ServerImpl final : public Server {
     for (grpc::Service* service : services) builder.RegisterService(service);
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
         interceptors;
-    interceptors.push_back(MakeCallInterceptor(MakeCallLog(metrics_, traces_)));
+    interceptors.push_back(MakeCallInterceptor(call_log_));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = builder.BuildAndStart();
     const bool unix_socket = absl::StartsWith(config.listen, "unix:");
@@ -279,6 +279,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<ModelJobs> models_;
   Metrics metrics_;
   OperationTraces traces_{kTraces};
+  CallLog call_log_{metrics_, traces_};
   std::unique_ptr<ObservedRunner> runner_;
   std::unique_ptr<jobs::JobService> jobs_;
   std::unique_ptr<Health> health_;

@@ -19,7 +19,7 @@ namespace {
 
 namespace reapi = build::bazel::remote::execution::v2;
 
-class CallObserverTest : public testing::Test {
+class CallObserverTest : public testing::Test, private CallObserver {
  protected:
   void SetUp() override {
     blob::DiskBlobStore::Options options;
@@ -35,10 +35,7 @@ class CallObserverTest : public testing::Test {
     builder.RegisterService(byte_stream_.get());
     builder.RegisterService(cas_.get());
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> creators;
-    creators.push_back(MakeCallInterceptor([this](const CallRecord& call) {
-      absl::MutexLock lock(&mutex_);
-      calls_.push_back(call);
-    }));
+    creators.push_back(MakeCallInterceptor(*this));
     builder.experimental().SetInterceptorCreators(std::move(creators));
     server_ = builder.BuildAndStart();
     channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
@@ -47,6 +44,17 @@ class CallObserverTest : public testing::Test {
   void TearDown() override {
     server_->Shutdown();
     server_->Wait();
+  }
+
+  void OnStatus(const CallRecord& call) override {
+    absl::MutexLock lock(&mutex_);
+    methods_.push_back(call.method);
+  }
+  void OnEnd(const CallRecord& call) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(methods_, std::vector<std::string>{call.method}) << "the status comes first, once";
+    methods_.clear();
+    calls_.push_back(call);
   }
 
   CallRecord NextCall() {
@@ -66,6 +74,8 @@ class CallObserverTest : public testing::Test {
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   absl::Mutex mutex_;
+  // Of calls that have a status and have not ended.
+  std::vector<std::string> methods_ ABSL_GUARDED_BY(mutex_);
   std::vector<CallRecord> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
