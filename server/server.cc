@@ -9,10 +9,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "server/byte_stream_service.h"
 #include "server/call_log.h"
@@ -33,6 +36,7 @@
 #include "server/status_page.h"
 #include "server/type_names_service.h"
 #include "src/base/error.h"
+#include "src/base/fd.h"
 #include "src/base/thread_pool.h"
 #include "src/blob/disk_blob_store.h"
 #include "src/jobs/job_service.h"
@@ -73,6 +77,16 @@ absl::Status WriteAddressFile(const std::string& path, const std::string& addres
   std::filesystem::rename(temporary, path, error);
   if (error) return FieldError("--address-file", absl::StrCat(path, ": ", error.message()));
   return absl::OkStatus();
+}
+
+// gRPC removes a socket file that is in its way, also one that a living server listens on.
+bool IsTaken(const std::string& unix_path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (unix_path.size() >= sizeof address.sun_path) return false;
+  unix_path.copy(address.sun_path, unix_path.size());
+  const Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
 std::string ReplicaName() {
@@ -202,6 +216,10 @@ class ServerImpl final : public Server {
     operations_ = std::make_unique<OperationsService>(*jobs_, state_threads_);
     type_names_ = std::make_unique<TypeNamesService>(*registry_, state_threads_);
 
+    absl::string_view unix_path = config.listen;
+    if (absl::ConsumePrefix(&unix_path, "unix:") && IsTaken(std::string(unix_path))) {
+      return FieldError("--listen", absl::StrCat("another server listens on ", config.listen));
+    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;

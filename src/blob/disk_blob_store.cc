@@ -194,8 +194,13 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
       if (!UseLocked(digest, touches)) missing.push_back(digest);
     }
     if (!missing.empty()) return MissingBlobsError(missing);
-    for (const Digest& digest : digests) ++blobs_.at(digest).pins;
-    return std::make_unique<DiskPin>(*this, std::vector<Digest>(digests.begin(), digests.end()));
+    std::vector<std::pair<Digest, int64_t>> pinned;
+    for (const Digest& digest : digests) {
+      Blob& blob = blobs_.at(digest);
+      ++blob.pins;
+      pinned.emplace_back(digest, blob.generation);
+    }
+    return std::make_unique<DiskPin>(*this, std::move(pinned));
   }
 
   Stats GetStats() const override {
@@ -217,6 +222,9 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     std::list<Digest>::iterator place;
     int pins = 0;
     absl::Time touched;
+    // Tells a blob from one of the same digest that was put aside before, whose pins may still
+    // live.
+    int64_t generation = 0;
   };
 
   // An upload that nobody writes to now. Its bytes are on the disk, for a client that comes back.
@@ -251,19 +259,21 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
 
   class DiskPin final : public Pin {
    public:
-    DiskPin(DiskBlobStoreImpl& store, std::vector<Digest> digests)
-        : store_(store), digests_(std::move(digests)) {}
+    DiskPin(DiskBlobStoreImpl& store, std::vector<std::pair<Digest, int64_t>> pinned)
+        : store_(store), pinned_(std::move(pinned)) {}
     ~DiskPin() override {
       absl::MutexLock lock(&store_.mutex_);
-      for (const Digest& digest : digests_) {
+      for (const auto& [digest, generation] : pinned_) {
         const auto found = store_.blobs_.find(digest);
-        if (found != store_.blobs_.end()) --found->second.pins;
+        if (found != store_.blobs_.end() && found->second.generation == generation) {
+          --found->second.pins;
+        }
       }
     }
 
    private:
     DiskBlobStoreImpl& store_;
-    const std::vector<Digest> digests_;
+    const std::vector<std::pair<Digest, int64_t>> pinned_;
   };
 
   std::string cas() const { return options_.directory + "/cas"; }
@@ -392,7 +402,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   void AddLocked(const Digest& digest, absl::Time used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (blobs_.contains(digest)) return;
     recency_.push_front(digest);
-    blobs_.emplace(digest, Blob{recency_.begin(), 0, used});
+    blobs_.emplace(digest, Blob{recency_.begin(), 0, used, ++generation_});
     bytes_ += digest.size_bytes();
   }
 
@@ -524,6 +534,8 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   // `fd`.
   absl::Status Publish(int fd, const std::string& path, const Digest& digest) {
     const std::string target = PathOf(digest);
+    // An older copy must not be evicted while the new file takes its name, which would go with it.
+    const auto guard = PinAll({digest});
     auto give_name = [&] {
       return path.empty() ? ::linkat(AT_FDCWD, absl::StrCat("/proc/self/fd/", fd).c_str(), AT_FDCWD,
                                      target.c_str(), AT_SYMLINK_FOLLOW)
@@ -574,6 +586,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   int64_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time next_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   int64_t trash_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   // By path; they outlive their writers, so that a client that comes back need not wait for a hash.
   absl::flat_hash_map<std::string, std::shared_ptr<DiskUpload>> uploads_ ABSL_GUARDED_BY(mutex_);
 };

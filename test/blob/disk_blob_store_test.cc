@@ -265,6 +265,23 @@ TEST_F(DiskBlobStoreTest, DamagedBlobsAreFoundPutAsideAndMadeGoodAgain) {
   EXPECT_EQ(store->GetStats().bytes, 5);
 }
 
+TEST_F(DiskBlobStoreTest, PinsOfADamagedBlobDoNotCountForTheOneThatReplacesIt) {
+  auto store = Open(/*limit=*/1500);
+  const std::string data(1000, 'a');
+  const Digest digest = *PutBytes(*store, data);
+  auto old_pin = *store->PinAll({digest});
+  const std::string path =
+      folder_.File("blobs/cas/") + digest.hex().substr(0, 2) + "/" + digest.hex() + "-1000";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  std::ofstream(path) << std::string(1000, 'b');
+  EXPECT_FALSE(store->Verify(digest).ok());
+  ASSERT_TRUE(PutBytes(*store, data).ok());
+  const auto new_pin = *store->PinAll({digest});
+  old_pin.reset();
+  EXPECT_TRUE(HasReason(PutBytes(*store, std::string(1000, 'c')).status(), Reason::kStoreFull));
+  EXPECT_TRUE(Has(*store, digest));
+}
+
 TEST_F(DiskBlobStoreTest, TwoConnectionsOfOneUploadNeverPublishWrongBytes) {
   auto store = Open();
   for (int round = 0; round < 300; ++round) {

@@ -139,8 +139,10 @@ class FaultsTest(unittest.TestCase):
     def test_full_disk_is_told_and_frees_itself(self):
         folder = self.path("small")
         os.mkdir(folder)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=True)
-        self.addCleanup(subprocess.run, ["umount", "-l", folder])
+        sudo = [] if os.geteuid() == 0 else ["sudo"]
+        subprocess.run(sudo + ["mount", "-t", "tmpfs", "-o", "size=12m,mode=1777", "tmpfs", folder],
+                       check=True)
+        self.addCleanup(subprocess.run, sudo + ["umount", "-l", folder])
         big = self.path("big")
         with open(big, "wb") as file:
             file.write(os.urandom(16 << 20))
@@ -176,6 +178,19 @@ class FaultsTest(unittest.TestCase):
                                   text=True, timeout=120)
             self.assertEqual(done.returncode, 1)
             self.assertIn("another lowerd", done.stderr)
+
+    def test_second_server_on_one_unix_socket_refuses_and_the_first_goes_on(self):
+        first = t.Server()
+        first.listen = "unix:" + self.path("socket")
+        with first:
+            second = t.Server()
+            second.listen = first.listen
+            self.addCleanup(second.folder.cleanup)
+            done = subprocess.run(second.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, timeout=120)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("another server", done.stderr)
+            self.assertEqual(first.lowerctl("health").code, 0)
 
     def test_wrong_configurations_are_refused_in_one_line(self):
         lowerd = t.program("lowerd")
