@@ -6,11 +6,21 @@
 
 namespace lowerd {
 
+namespace {
+
+// OpenSSL 3 looks an algorithm up by name each time that it is not given one it has fetched.
+const EVP_MD* Algorithm() {
+  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA2-256", nullptr);
+  return algorithm;
+}
+
+}  // namespace
+
 void Sha256::Free::operator()(evp_md_ctx_st* ctx) const { EVP_MD_CTX_free(ctx); }
 
 Sha256::Sha256() : ctx_(EVP_MD_CTX_new()) {
   // OpenSSL 3 fails here only for want of memory.
-  if (ctx_ == nullptr || EVP_DigestInit_ex(ctx_.get(), EVP_sha256(), nullptr) != 1) {
+  if (ctx_ == nullptr || EVP_DigestInit_ex(ctx_.get(), Algorithm(), nullptr) != 1) {
     throw std::bad_alloc();
   }
 }
