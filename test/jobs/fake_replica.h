@@ -83,7 +83,8 @@ class FaultyDatabase final : public state::Database {
       return MakeError(Reason::kInternalError, "the disk is full");
     }
     const absl::Status status = real_->Write(body);
-    if (after_write && std::this_thread::get_id() == submitter) after_write();
+    // Only the submitter looks at it.
+    if (std::this_thread::get_id() == submitter && after_write) after_write();
     return status;
   }
   absl::Status Read(const std::function<absl::Status(soci::session&)>& body) override {
@@ -91,7 +92,8 @@ class FaultyDatabase final : public state::Database {
   }
 
   std::atomic<bool> failing = false;
-  // Called before a write of the thread `submitter` returns. To be set before there is one.
+  // Called before a write of the thread `submitter` returns. To be set by that thread, or before it
+  // is named.
   std::function<void()> after_write;
   std::atomic<std::thread::id> submitter;
   // Writes that were refused.
