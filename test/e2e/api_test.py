@@ -234,7 +234,17 @@ class ApiTest(unittest.TestCase):
         call = self.stream.Write.future(half())
         self.assertTrue(sent.wait(30))
         query = bytestream.QueryWriteStatusRequest(resource_name=name)
-        while self.stream.QueryWriteStatus(query).committed_size < 400000:
+
+        def committed():
+            try:
+                return self.stream.QueryWriteStatus(query).committed_size
+            except grpc.RpcError as error:
+                # Asked before the first message has been taken.
+                if error.code() != grpc.StatusCode.NOT_FOUND:
+                    raise
+                return 0
+
+        while committed() < 400000:
             pass
         call.cancel()
         release.set()
