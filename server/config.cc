@@ -347,12 +347,6 @@ absl::StatusOr<std::optional<client::ClientOptions>> RemoteBlobs(const Config& c
                 config.blobs_tls_key.empty() && config.blobs_token_file.empty())) {
     return FieldError("--blobs", "certificates and tokens need grpcs://");
   }
-  if (!tls && !config.token_file.empty()) {
-    return FieldError("--token-file", "tokens are only taken over TLS; set --tls-cert, --tls-key");
-  }
-  if (!tls && !config.policy.empty()) {
-    return FieldError("--policy", "needs to know who calls; set --tls-cert and --tls-key");
-  }
   if (!tls && !config.allow_insecure && !rpc::IsLoopback(options.server)) {
     return FieldError("--blobs", absl::StrCat("refusing to reach ", options.server,
                                               " without TLS; use grpcs://, or say "
