@@ -8,8 +8,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
+#include "server/file_version.h"
 #include "src/base/error.h"
 #include "src/base/fd.h"
 #include "src/rpc/grpc_status.h"
@@ -24,14 +24,6 @@ constexpr absl::string_view kBearer = "Bearer ";
 constexpr absl::string_view kHealth = "/grpc.health.v1.Health/";
 
 absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
-
-// Changes whenever the file does.
-std::string VersionOf(const std::string& path) {
-  struct stat st;
-  if (::stat(path.c_str(), &st) != 0) return "";
-  return absl::StrCat(st.st_dev, ":", st.st_ino, ":", st.st_size, ":", st.st_mtim.tv_sec, ".",
-                      st.st_mtim.tv_nsec);
-}
 
 std::vector<std::string> Principals(const grpc::AuthContext& context) {
   std::vector<std::string> out;
@@ -62,7 +54,7 @@ absl::StatusOr<std::shared_ptr<Authorizer>> Authorizer::Create(const Options& op
 template <typename T>
 absl::Status Authorizer::Read(Watched<T>& watched) {
   if (watched.path.empty()) return absl::OkStatus();
-  const std::string version = VersionOf(watched.path);
+  const std::string version = FileVersion(watched.path);
   if (!version.empty() && version == watched.version) return absl::OkStatus();
   const auto text = ReadFileToString(watched.path, kMaxFile);
   if (!text.ok()) return FieldError(watched.path, text.status().message());

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "server/credentials.h"
+#include "server/file_version.h"
 #include "src/base/error.h"
 #include "src/base/fd.h"
 
@@ -23,10 +24,7 @@ constexpr int64_t kMaxFile = 4 << 20;
 std::string VersionOf(const Config& config) {
   std::string out;
   for (const std::string& path : {config.tls_cert, config.tls_key, config.tls_client_ca}) {
-    struct stat st;
-    if (path.empty() || ::stat(path.c_str(), &st) != 0) continue;
-    absl::StrAppend(&out, st.st_dev, ":", st.st_ino, ":", st.st_size, ":", st.st_mtim.tv_sec, ".",
-                    st.st_mtim.tv_nsec, " ");
+    absl::StrAppend(&out, FileVersion(path), " ");
   }
   return out;
 }
