@@ -1,5 +1,4 @@
 """The API as a client of another make sees it: Python's gRPC with stubs from our public protos."""
-import hashlib
 import threading
 import unittest
 import uuid
@@ -7,26 +6,14 @@ import uuid
 import grpc
 
 import lowerd_testing as t
+from farm import (bytestream, bytestream_grpc, digest, load, lowering, lowering_grpc, manifest_pb,
+                  operations, operations_grpc, reapi, reapi_grpc)
 
-load = t.protos()
-bytestream = load("google.bytestream.bytestream_pb2")
-bytestream_grpc = load("google.bytestream.bytestream_pb2_grpc")
-reapi = load("build.bazel.remote.execution.v2.remote_execution_pb2")
-reapi_grpc = load("build.bazel.remote.execution.v2.remote_execution_pb2_grpc")
-operations = load("google.longrunning.operations_pb2")
-operations_grpc = load("google.longrunning.operations_pb2_grpc")
 details = load("google.rpc.error_details_pb2")
 rpc_status = load("google.rpc.status_pb2")
-lowering = load("lowerd.v1.lowering_pb2")
-lowering_grpc = load("lowerd.v1.lowering_pb2_grpc")
-manifest_pb = load("lowerd.v1.manifest_pb2")
 
 with open(t.MODEL, "rb") as model_file:
     MODEL = model_file.read()
-
-
-def digest(data):
-    return reapi.Digest(hash=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
 
 def reason(status):
