@@ -6,7 +6,7 @@
 #
 #   build    compiler, CMake and libraries to build everything
 #   test     what the tests need besides: Python's torch as judge, PostgreSQL,
-#            a browser for the status page
+#            a browser for the status page, clang's runtime for the fuzzers
 set -euo pipefail
 
 build=(
@@ -17,7 +17,7 @@ build=(
   nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 test=(
-  binutils chromium chromium-driver openssl postgresql python3 python3-grpc-tools python3-grpcio
+  binutils chromium chromium-driver libclang-rt-dev openssl postgresql python3 python3-grpc-tools python3-grpcio
   python3-numpy python3-selenium python3-torch python3-torchaudio python3-torchvision python3-yaml
   systemd
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs all tests.
+# Installs what is missing, builds everything, runs all tests and each fuzzer for a moment.
 #
 #   scripts/test.sh [PRESET]     default: dev; see CMakePresets.json
 set -euo pipefail
@@ -10,3 +10,8 @@ deploy/install-deps.sh build test
 cmake --preset "$preset"
 cmake --build --preset "$preset"
 ctest --preset "$preset"
+
+# Only what the fuzzers need: no libtorch, no server.
+cmake --preset fuzz
+cmake --build --preset fuzz --target lowerd_fuzzers
+test/fuzz/run.sh build/fuzz 5
