@@ -168,15 +168,13 @@ void DescribePayload(const c10::IValue& payload, v1::LoweredModule& entry) {
 absl::StatusOr<torch::jit::Module> LowerTargets(const JobFiles& files, const LoadedModel& model,
                                                 const LoweringScheme& scheme,
                                                 const std::vector<std::string>& names,
-                                                JobHost& host, bool debug_info,
-                                                v1::Manifest& manifest) {
+                                                JobHost& host, v1::Manifest& manifest) {
   const int total = static_cast<int>(scheme.targets.size());
   std::unordered_map<ObjectRef, ObjectPtr> replacements;
   for (int i = 0; i < total; ++i) {
     host.OnProgress(State::LOWERING, i, total);
     const PlannedTarget& target = scheme.targets[static_cast<size_t>(i)];
     LoweredClassSpec spec;
-    spec.keep_debug_handles = total == 1;
     spec.backend = target.backend;
     spec.path = target.node->path;
     spec.lowered_type = names[static_cast<size_t>(i)];
@@ -185,14 +183,6 @@ absl::StatusOr<torch::jit::Module> LowerTargets(const JobFiles& files, const Loa
     spec.methods = target.MethodNames();
     LOWERD_ASSIGN_OR_RETURN(spec.compile_spec, ToMethodCompileSpec(target.methods, files.blobs));
     LOWERD_ASSIGN_OR_RETURN(LoweredModule lowered, MakeLoweredModule(spec));
-    if (debug_info && lowered.dropped_debug_handles != 0) {
-      v1::Verification* note = manifest.add_verifications();
-      note->set_check(absl::StrCat("debug-info:", target.node->path));
-      note->set_result(
-          absl::StrCat("the ", lowered.dropped_debug_handles,
-                       " debug handles of the backend are left out: PyTorch cannot read "
-                       "them back from a model with several lowered modules"));
-    }
     replacements.emplace(target.node->object.get(), lowered.wrapper);
 
     v1::LoweredModule& entry = *manifest.add_lowered_modules();
@@ -307,7 +297,7 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
   }
   LOWERD_ASSIGN_OR_RETURN(
       const torch::jit::Module lowered,
-      LowerTargets(files, model.loaded, scheme, names, host, request.debug_info(), manifest));
+      LowerTargets(files, model.loaded, scheme, names, host, manifest));
 
   const int targets = static_cast<int>(scheme.targets.size());
   for (int i = 0; i < request.formats_size(); ++i) {

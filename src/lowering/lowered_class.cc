@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <stack>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -213,6 +214,47 @@ torch::jit::NodeToDebugHandle DebugHandles(torch::jit::BackendDebugInfoRecorder&
   return out;
 }
 
+// Debug information in terms of the code in which the model was written. A node of an uploaded model
+// knows its place in the file's code and, through that, the place in the original. PyTorch's lite
+// serialiser numbers the places that a lowered module's debug information names, but writes the
+// numbers of their originals; those that it has not seen elsewhere it writes as -1, and such a file
+// does not load ("Source range tag must exist", callstack_debug_info_serialization.cpp).
+class OriginalPlaces {
+ public:
+  torch::jit::BackendDebugInfoMapType Of(torch::jit::BackendDebugInfoMapType handles) {
+    for (auto& [handle, info] : handles) {
+      auto& place = std::get<torch::jit::kDebugInfoTupleSourceRangeIndex>(info);
+      auto& stack = std::get<torch::jit::kDebugInfoTupleInlinedCSIndex>(info);
+      place = Of(place);
+      stack = Of(stack);
+    }
+    return handles;
+  }
+
+ private:
+  static torch::jit::SourceRange Of(const torch::jit::SourceRange& place) {
+    return place.findSourceRangeThatGenerated().value_or(place);
+  }
+
+  torch::jit::InlinedCallStackPtr Of(const torch::jit::InlinedCallStackPtr& stack) {
+    if (!stack.defined()) return stack;
+    const auto found = stacks_.find(stack.get());
+    if (found != stacks_.end()) return found->second;
+    torch::jit::InlinedCallStackPtr made =
+        stack->callee().has_value()
+            ? c10::make_intrusive<torch::jit::InlinedCallStack>(
+                  Of(*stack->callee()), stack->function(), Of(stack->source_range()),
+                  stack->module_instance())
+            : c10::make_intrusive<torch::jit::InlinedCallStack>(
+                  stack->function(), Of(stack->source_range()), stack->module_instance());
+    made->set_function_name(stack->function_name());
+    return stacks_[stack.get()] = std::move(made);
+  }
+
+  // Stacks of one graph share their ends.
+  std::unordered_map<torch::jit::InlinedCallStack*, torch::jit::InlinedCallStackPtr> stacks_;
+};
+
 absl::Status Preprocess(const LoweredClassSpec& spec,
                         torch::jit::BackendDebugInfoRecorder& recorder, c10::IValue& payload) {
   const std::string where = spec.path.empty() ? "the root" : absl::StrCat("module ", spec.path);
@@ -304,14 +346,9 @@ absl::StatusOr<LoweredModule> MakeLoweredModule(const LoweredClassSpec& spec) {
 
     // Makes the object that carries debug information to the serialiser; it needs no backend.
     lowered.run_method("__create_backend_debug_info");
-    torch::jit::BackendDebugInfoMapType handles = recorder.stopRecording();
-    if (!spec.keep_debug_handles) {
-      out.dropped_debug_handles = handles.size();
-      handles.clear();
-    }
     lowered.attr("__backend_debug_info")
         .toCustomClass<torch::jit::PyTorchBackendDebugInfo>()
-        ->setDebugInfoMap(std::move(handles));
+        ->setDebugInfoMap(OriginalPlaces().Of(recorder.stopRecording()));
     out.wrapper = wrapper._ivalue();
     return absl::OkStatus();
   }));

@@ -24,10 +24,6 @@ struct LoweredClassSpec {
   ObjectPtr original;
   // Methods that run on the backend; their signatures are supported.
   std::vector<std::string> methods;
-  // Write the backend's debug handles with the model. PyTorch reads them back only from a model
-  // with one lowered module: with more, the lite interpreter refuses the file ("Source range tag
-  // must exist in deserialized source range map").
-  bool keep_debug_handles = true;
   // Dict[str, Any]: method to compile spec.
   c10::impl::GenericDict compile_spec{c10::StringType::get(), c10::AnyType::get()};
 };
@@ -36,8 +32,6 @@ struct LoweredModule {
   ObjectPtr wrapper;
   // What the backend's preprocess made.
   c10::IValue payload;
-  // Debug handles that the backend took and that are left out.
-  size_t dropped_debug_handles = 0;
 };
 
 // Preprocesses the module by its backend and makes the wrapper that takes its place, in the

@@ -149,24 +149,85 @@ TEST(EngineBackends, SeveralBackendsInOneModel) {
   ExpectSameOutputs(model, *lowered, {torch::linspace(-1, 1, 4)});
 }
 
+// What the lite interpreter says of an error in a call of forward.
+std::string ErrorOf(const Lowered& lowered, v1::Format format,
+                    const std::vector<c10::IValue>& inputs) {
+  try {
+    (void)RunArtifact(format, lowered.artifacts.at(format), "forward", inputs);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 // PyTorch's own lowering writes such files so that they do not load.
-TEST(EngineDebugInfo, FilesWithSeveralLoweredModulesLoadAndTheManifestSaysWhatIsLeftOut) {
+TEST(EngineDebugInfo, ErrorsInEachOfSeveralLoweredModulesTellModuleAndSourceLine) {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   torch::jit::Module root = NewModule("Root", unit);
   root.register_module("one", NewSum(unit));
   root.register_module("two", NewSum(unit));
-  root.define("def forward(self, x, h):\n    return self.two.forward(self.one.forward(x, x), h)\n");
+  root.define(
+      "def forward(self, x, h):\n"
+      "    y = self.one.forward(x, x)\n"
+      "    return self.two.forward(y, h)\n");
   const std::string model = Save(root);
   v1::LowerModelRequest request = Request(model, {"one", "two"}, "test_compiler");
   request.set_debug_info(true);
   const auto lowered = RunLower(model, request);
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   ExpectSameOutputs(model, *lowered, {torch::rand({2, 4}), torch::rand({2, 4})});
-  int notes = 0;
-  for (const v1::Verification& verification : lowered->manifest.verifications()) {
-    notes += verification.check() == "debug-info:one" || verification.check() == "debug-info:two";
-  }
-  EXPECT_EQ(notes, 2);
+  const std::string error =
+      ErrorOf(*lowered, v1::LITE_BYTECODE, {torch::rand({2, 4}), torch::rand({2, 3})});
+  EXPECT_THAT(error, HasSubstr("Module hierarchy:top(Root)::<unknown>.two(Sum)"));
+  EXPECT_THAT(error, HasSubstr("self.two.forward(y, h)"));
+  EXPECT_THAT(error, HasSubstr("return x + h"));
+}
+
+// Code that stays tells its place too, before and after the lowered modules and around them.
+TEST(EngineDebugInfo, ErrorsAroundSeveralLoweredModulesTellModuleAndSourceLine) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module middle = NewModule("Middle", unit);
+  middle.register_module("one", NewSum(unit));
+  middle.register_module("two", NewSum(unit));
+  middle.define(
+      "def forward(self, x, h):\n"
+      "    y = torch.sub(self.one.forward(x, x), self.two.forward(x, x))\n"
+      "    return torch.mul(y, h)\n");
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("middle", middle);
+  root.register_module("three", NewSum(unit));
+  root.define(
+      "def forward(self, x, h):\n"
+      "    return self.middle.forward(self.three.forward(x, x), h)\n");
+  const std::string model = Save(root);
+  v1::LowerModelRequest request =
+      Request(model, {"middle.one", "middle.two", "three"}, "test_compiler");
+  request.set_debug_info(true);
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ExpectSameOutputs(model, *lowered, {torch::rand({2, 4}), torch::rand({2, 4})});
+  const std::string error =
+      ErrorOf(*lowered, v1::LITE_BYTECODE, {torch::rand({2, 4}), torch::rand({2, 3})});
+  EXPECT_THAT(error, HasSubstr("Module hierarchy:top(Root)::<unknown>.middle(Middle)"));
+  EXPECT_THAT(error, HasSubstr("torch.mul(y, h)"));
+}
+
+// Lowered modules that came with the upload keep theirs.
+TEST(EngineDebugInfo, AModelThatHadLoweredModulesLoads) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("one", NewSum(unit));
+  root.register_module("two", NewSum(unit));
+  root.define("def forward(self, x, h):\n    return self.two.forward(self.one.forward(x, x), h)\n");
+  const std::string model = Save(root);
+  const auto first = RunLower(model, Request(model, {"one"}, "test_compiler"));
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string again = first->artifacts.at(v1::TORCHSCRIPT);
+  v1::LowerModelRequest request = Request(again, {"two"}, "test_compiler");
+  request.set_debug_info(true);
+  const auto lowered = RunLower(again, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ExpectSameOutputs(model, *lowered, {torch::rand({2, 4}), torch::rand({2, 4})});
 }
 
 }  // namespace
