@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/type_resolver.h"
+#include "google/protobuf/util/type_resolver_util.h"
 
 #include "src/base/error.h"
 
@@ -39,12 +44,26 @@ jobs::Progress ToProgress(const internal::Progress& progress) {
   return out;
 }
 
+// The same manifest gives the same bytes: MessageToJsonString would print maps in the order of
+// their hashes, which each process seeds anew, so the JSON is made from the sorted wire form.
 std::string ToJson(const v1::Manifest& manifest) {
+  std::string wire;
+  {
+    google::protobuf::io::StringOutputStream stream(&wire);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    manifest.SerializeToCodedStream(&coded);
+  }
+  const std::unique_ptr<google::protobuf::util::TypeResolver> types(
+      google::protobuf::util::NewTypeResolverForDescriptorPool(
+          "type.googleapis.com", manifest.GetDescriptor()->file()->pool()));
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   std::string json;
   // Cannot fail: the manifest has no Any and its strings are UTF-8 (it came over the wire).
-  (void)google::protobuf::util::MessageToJsonString(manifest, &json, options);
+  (void)google::protobuf::util::BinaryToJsonString(
+      types.get(), "type.googleapis.com/" + manifest.GetDescriptor()->full_name(), wire, &json,
+      options);
   return json;
 }
 
