@@ -48,7 +48,9 @@ absl::StatusOr<void*> LoadLibrary(const std::string& path) {
     handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle == nullptr) {
       return MakeError(Reason::kInvalidRequest,
-                       absl::StrCat("library ", path, " cannot be loaded: ", ::dlerror()));
+                       absl::StrCat("library ", path, " cannot be loaded: ", ::dlerror(),
+                                    "; folders of libraries that it needs can be given to lowerd "
+                                    "in LD_LIBRARY_PATH"));
     }
     return absl::OkStatus();
   }));

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <iterator>
 #include <poll.h>
 #include <spawn.h>
@@ -28,16 +29,31 @@ constexpr int kGraceMillis = 1000;
 constexpr const char* kFixedEnvironment[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1",
                                              "MKL_NUM_THREADS=1", "GOTO_NUM_THREADS=1",
                                              "LC_ALL=C.UTF-8"};
-// What an operator may set on purpose: how OpenBLAS sees the processor, where libraries of vendors
-// find theirs, and how sanitizers report.
-constexpr const char* kKeptVariables[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE",
-                                          "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS"};
+// What an operator may set on purpose: how OpenBLAS sees the processor, and how sanitizers report.
+constexpr const char* kKeptVariables[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "ASAN_OPTIONS",
+                                          "UBSAN_OPTIONS"};
 
-std::vector<std::string> Environment() {
+// Empty libraries in place of those that libtorch lists and does not use; beside the program
+// (cmake/UnusedLibraries.cmake).
+constexpr const char* kUnusedLibraries = "unused_libraries";
+
+// Where the worker's libraries are looked for, before the system's folders: where the operator says,
+// so that a backend which does use one of the libraries left out can have it, and then among the
+// empty ones.
+std::string LibraryPath(const std::string& program) {
+  const char* own = std::getenv("LD_LIBRARY_PATH");
+  const std::string path = own == nullptr ? "" : own;
+  const std::string unused =
+      (std::filesystem::absolute(program).parent_path() / kUnusedLibraries).string();
+  return path.empty() ? unused : absl::StrCat(path, ":", unused);
+}
+
+std::vector<std::string> Environment(const std::string& program) {
   std::vector<std::string> out(std::begin(kFixedEnvironment), std::end(kFixedEnvironment));
   for (const char* name : kKeptVariables) {
     if (const char* value = std::getenv(name)) out.push_back(absl::StrCat(name, "=", value));
   }
+  out.push_back(absl::StrCat("LD_LIBRARY_PATH=", LibraryPath(program)));
   return out;
 }
 
@@ -81,7 +97,7 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const std::string& program,
 
   std::vector<std::string> argv = {program};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  std::vector<std::string> environment = Environment();
+  std::vector<std::string> environment = Environment(program);
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
                                   Pointers(argv).data(), Pointers(environment).data());

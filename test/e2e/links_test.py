@@ -22,6 +22,22 @@ class LinksTest(unittest.TestCase):
         self.assertTrue([l for l in found if "libtorch" in l])
         self.assertEqual([l for l in found if "grpc" in l], [])
 
+    def test_workers_load_no_library_that_libtorch_does_not_use(self):
+        def worker_libraries():
+            with t.Server(workers=1) as server:
+                with open(f"/proc/{t.children(server.process.pid)[0]}/maps", encoding="utf-8") as file:
+                    return {line.split()[-1] for line in file if ".so" in line}
+
+        def unused(paths):
+            return [p for p in paths if "/libopencv_" in p and "/unused_libraries/" not in p]
+
+        listed = [l for l in libraries(t.program("lowerd-worker")) if "opencv" in l]
+        self.assertEqual(unused(worker_libraries()), [])
+        # The operator's folders go first.
+        os.environ["LD_LIBRARY_PATH"] = "/usr/lib/x86_64-linux-gnu"
+        self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
+        self.assertEqual(bool(unused(worker_libraries())), bool(listed))
+
     def test_reference_backend_needs_only_libtorch(self):
         out = subprocess.run(["readelf", "-d", t.BACKEND_LIBRARY], stdout=subprocess.PIPE,
                              text=True, check=True).stdout
