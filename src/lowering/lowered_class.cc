@@ -255,6 +255,15 @@ class OriginalPlaces {
   std::unordered_map<torch::jit::InlinedCallStack*, torch::jit::InlinedCallStackPtr> stacks_;
 };
 
+// The object that carries debug information to the serialiser: what the class's own __init__ makes.
+ObjectPtr DebugInfo(const c10::ClassTypePtr& type, torch::jit::BackendDebugInfoMapType handles) {
+  auto info = c10::make_intrusive<torch::jit::PyTorchBackendDebugInfo>();
+  info->setDebugInfoMap(OriginalPlaces().Of(std::move(handles)));
+  ObjectPtr out = c10::ivalue::Object::create(c10::StrongTypePtr(nullptr, type), 1);
+  out->setSlot(0, c10::IValue::make_capsule(std::move(info)));
+  return out;
+}
+
 absl::Status Preprocess(const LoweredClassSpec& spec,
                         torch::jit::BackendDebugInfoRecorder& recorder, c10::IValue& payload) {
   const std::string where = spec.path.empty() ? "the root" : absl::StrCat("module ", spec.path);
@@ -316,9 +325,8 @@ absl::StatusOr<LoweredModule> MakeLoweredModule(const LoweredClassSpec& spec) {
         c10::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>()));
     lowered.register_attribute("__handles", any_dict,
                                c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()));
-    lowered.register_attribute(
-        "__backend_debug_info", c10::OptionalType::create(debug_info),
-        c10::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>()));
+    lowered.register_attribute("__backend_debug_info", c10::OptionalType::create(debug_info),
+                               DebugInfo(debug_info, recorder.stopRecording()));
     torch::jit::Module wrapper{c10::QualifiedName(spec.wrapper_type), unit};
     wrapper.register_module("__loweredModule__", lowered);
 
@@ -344,11 +352,6 @@ absl::StatusOr<LoweredModule> MakeLoweredModule(const LoweredClassSpec& spec) {
       }
     }
 
-    // Makes the object that carries debug information to the serialiser; it needs no backend.
-    lowered.run_method("__create_backend_debug_info");
-    lowered.attr("__backend_debug_info")
-        .toCustomClass<torch::jit::PyTorchBackendDebugInfo>()
-        ->setDebugInfoMap(OriginalPlaces().Of(recorder.stopRecording()));
     out.wrapper = wrapper._ivalue();
     return absl::OkStatus();
   }));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/custom_class.h>
 #include <torch/torch.h>
@@ -130,6 +131,10 @@ absl::StatusOr<Toolchain> LoadToolchain(const ToolchainOptions& options) {
   // One thread, also in children: the zygote forks.
   at::set_num_threads(1);
   at::set_num_interop_threads(1);
+  // A job runs each method once or never (states of lowered modules, sample inputs), so that
+  // optimising it costs more than it saves; and kernels made at run time would need memory to write
+  // and to execute.
+  torch::jit::getExecutorMode() = false;
   Toolchain out;
   out.producer.set_lowerd_version(kVersion);
   out.producer.set_libtorch_version(TORCH_VERSION);
