@@ -67,6 +67,36 @@ std::string ToJson(const v1::Manifest& manifest) {
   return json;
 }
 
+// Claims names for a child, or with an empty `operation` tells which it would get.
+absl::StatusOr<internal::NamesGranted> GrantNames(names::TypeNameRegistry& registry,
+                                                  const internal::ClaimNames& claims,
+                                                  const Digest& model,
+                                                  const std::string& operation) {
+  std::vector<names::Origin> origins;
+  for (const auto& claim : claims.claims()) {
+    names::Origin origin;
+    if (claim.identity().size() != origin.identity.size()) {
+      return MakeError(Reason::kWorkerCrashed,
+                       "the worker claimed a name with a malformed identity");
+    }
+    std::copy(claim.identity().begin(), claim.identity().end(), origin.identity.begin());
+    origin.base_name = claim.base_name();
+    origin.model = model;
+    origin.module_path = claim.module_path();
+    origin.backend = claim.backend();
+    origin.backend_version = claim.backend_version();
+    origin.original_type = claim.original_type();
+    origin.compile_spec_sha256 = claim.compile_spec_sha256();
+    origin.operation = operation;
+    origins.push_back(std::move(origin));
+  }
+  LOWERD_ASSIGN_OR_RETURN(const std::vector<uint32_t> mangles,
+                          operation.empty() ? registry.Preview(origins) : registry.Claim(origins));
+  internal::NamesGranted granted;
+  for (const uint32_t mangle : mangles) granted.add_mangle(mangle);
+  return granted;
+}
+
 }  // namespace
 
 struct ModelJobs::OpenFiles {
@@ -94,34 +124,6 @@ absl::StatusOr<ModelJobs::OpenFiles> ModelJobs::OpenInputs(const std::vector<Dig
     out.fds.push_back(std::move(fd));
   }
   return out;
-}
-
-absl::StatusOr<internal::NamesGranted> ModelJobs::Names(const internal::ClaimNames& claims,
-                                                        const Digest& model,
-                                                        const std::string& operation, bool record) {
-  std::vector<names::Origin> origins;
-  for (const auto& claim : claims.claims()) {
-    names::Origin origin;
-    if (claim.identity().size() != origin.identity.size()) {
-      return MakeError(Reason::kWorkerCrashed,
-                       "the worker claimed a name with a malformed identity");
-    }
-    std::copy(claim.identity().begin(), claim.identity().end(), origin.identity.begin());
-    origin.base_name = claim.base_name();
-    origin.model = model;
-    origin.module_path = claim.module_path();
-    origin.backend = claim.backend();
-    origin.backend_version = claim.backend_version();
-    origin.original_type = claim.original_type();
-    origin.compile_spec_sha256 = claim.compile_spec_sha256();
-    origin.operation = operation;
-    origins.push_back(std::move(origin));
-  }
-  LOWERD_ASSIGN_OR_RETURN(const std::vector<uint32_t> mangles,
-                          record ? registry_.Claim(origins) : registry_.Preview(origins));
-  internal::NamesGranted granted;
-  for (const uint32_t mangle : mangles) granted.add_mangle(mangle);
-  return granted;
 }
 
 absl::Status ModelJobs::Explain(const absl::Status& failure, const std::vector<Digest>& inputs) {
@@ -171,8 +173,9 @@ absl::StatusOr<jobs::JobResult> ModelJobs::Run(
   job.deadline = absl::Now() + request.timeout;
   job.cancellation = &cancellation;
   job.on_progress = [&progress](const internal::Progress& p) { progress(ToProgress(p)); };
-  job.claim_names = [&](const internal::ClaimNames& claims) {
-    return Names(claims, request.inputs.front(), operation.name, /*record=*/true);
+  job.claim_names = [&registry = registry_, model = request.inputs.front(),
+                     name = operation.name](const internal::ClaimNames& claims) {
+    return GrantNames(registry, claims, model, name);
   };
   auto run = pool_.Run(job);
   if (!run.ok()) return Explain(run.status(), request.inputs);
@@ -216,8 +219,9 @@ absl::StatusOr<v1::LoweringPlan> ModelJobs::Plan(const LoweringRequest& request,
   job.files = open.files;
   job.deadline = absl::Now() + request.timeout;
   job.cancellation = cancellation;
-  job.claim_names = [&](const internal::ClaimNames& claims) {
-    return Names(claims, request.inputs.front(), "", /*record=*/false);
+  job.claim_names = [&registry = registry_,
+                     model = request.inputs.front()](const internal::ClaimNames& claims) {
+    return GrantNames(registry, claims, model, "");
   };
   LOWERD_ASSIGN_OR_RETURN(internal::Done done, pool_.Run(job));
   if (!done.has_plan()) {

@@ -19,7 +19,7 @@ namespace lowerd::server {
 // work, claims names on the child's behalf, and stores what came out. Thread-safe; calls block.
 class ModelJobs : public jobs::JobRunner {
  public:
-  // All must outlive this object.
+  // All must outlive this object, and the registry the pool.
   ModelJobs(pool::WorkerPool& pool, blob::BlobStore& blobs, names::TypeNameRegistry& registry,
             RequestLimits limits);
 
@@ -40,10 +40,6 @@ class ModelJobs : public jobs::JobRunner {
  private:
   struct OpenFiles;
   absl::StatusOr<OpenFiles> OpenInputs(const std::vector<Digest>& inputs);
-  absl::StatusOr<internal::NamesGranted> Names(const internal::ClaimNames& claims,
-                                               const Digest& model, const std::string& operation,
-                                               bool record);
-
   // `failure`, or what is behind it: an input whose bytes have been damaged in the store.
   absl::Status Explain(const absl::Status& failure, const std::vector<Digest>& inputs);
   // Pins it, too.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <fcntl.h>
+#include <memory>
 #include <optional>
 #include <poll.h>
 #include <unistd.h>
@@ -13,10 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include <sys/wait.h>
 
 #include "src/base/error.h"
+#include "src/pool/event.h"
 #include "src/pool/job_child.h"
 
 namespace lowerd::pool {
@@ -43,10 +46,35 @@ absl::Status Bounded(const absl::Status& status) {
   return WithReason(out);
 }
 
+// The answer to a claim of names, which may come after its job is gone. Thread-safe.
+class Grant {
+ public:
+  // Readable once there is an answer.
+  int fd() const { return known_.fd(); }
+  void Set(absl::StatusOr<internal::NamesGranted> names) {
+    {
+      absl::MutexLock lock(&mutex_);
+      names_ = std::move(names);
+    }
+    known_.Notify();
+  }
+  // Once, after the notification.
+  absl::StatusOr<internal::NamesGranted> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::move(names_);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::StatusOr<internal::NamesGranted> names_ ABSL_GUARDED_BY(mutex_) =
+      absl::UnknownError("not known yet");
+  Event known_;
+};
+
 class JobRun {
  public:
-  JobRun(Child child, const WorkerPool::Job& job, const Patience& patience)
-      : child_(std::move(child)), job_(job), patience_(patience) {}
+  JobRun(Child child, const WorkerPool::Job& job, const Patience& patience, ThreadPool& claimers)
+      : child_(std::move(child)), job_(job), patience_(patience), claimers_(claimers) {}
 
   Outcome Run(const internal::ToChild& message) {
     std::vector<int> fds;
@@ -67,11 +95,16 @@ class JobRun {
     const short channel_events = child_.channel.has_output() ? POLLIN | POLLOUT : POLLIN;
     pollfd polled[] = {{channel_open_ ? child_.channel.fd() : -1, channel_events, 0},
                        {child_.pidfd.get(), POLLIN, 0},
-                       {child_.log.get(), POLLIN, 0}};
+                       {child_.log.get(), POLLIN, 0},
+                       {grant_ != nullptr ? grant_->fd() : -1, POLLIN, 0}};
     Poll(absl::MakeSpan(polled), patience_);
     if (polled[2].revents != 0) ReadLog();
+    if (polled[3].revents != 0) AnswerClaim();
     // What it had sent before it ended still counts.
-    if (channel_open_ && (polled[0].revents != 0 || polled[1].revents != 0)) Talk();
+    if (!outcome_.has_value() && channel_open_ &&
+        (polled[0].revents != 0 || polled[1].revents != 0)) {
+      Talk();
+    }
     if (!outcome_.has_value() && polled[1].revents != 0) End(Outcome::End::kCrashed, {});
   }
 
@@ -120,7 +153,15 @@ class JobRun {
   void HandleClaim(const internal::ClaimNames& claims) {
     if (std::exchange(has_claimed_, true)) return Nonsense("a second claim of names");
     if (!job_.claim_names) return Nonsense("a claim of names that the job cannot have");
-    absl::StatusOr<internal::NamesGranted> granted = job_.claim_names(claims);
+    // The registry may be slow or away, and patience may run out meanwhile.
+    grant_ = std::make_shared<Grant>();
+    claimers_.Schedule([claim_names = job_.claim_names, claims, grant = grant_] {
+      grant->Set(claim_names(claims));
+    });
+  }
+
+  void AnswerClaim() {
+    absl::StatusOr<internal::NamesGranted> granted = std::exchange(grant_, nullptr)->Take();
     if (!granted.ok()) return GiveUp(granted.status());
     internal::ToChild answer;
     *answer.mutable_names_granted() = *std::move(granted);
@@ -223,8 +264,11 @@ class JobRun {
   Child child_;
   const WorkerPool::Job& job_;
   const Patience& patience_;
+  ThreadPool& claimers_;
   bool channel_open_ = true;
   bool has_claimed_ = false;
+  // Set while a claim waits for its answer.
+  std::shared_ptr<Grant> grant_;
   // The child did not end by itself: it broke the protocol.
   bool nonsense_ = false;
   internal::Progress progress_;
@@ -237,8 +281,8 @@ class JobRun {
 }  // namespace
 
 Outcome RunOnChild(Child child, const internal::ToChild& message, const WorkerPool::Job& job,
-                   const Patience& patience) {
-  return JobRun(std::move(child), job, patience).Run(message);
+                   const Patience& patience, ThreadPool& claimers) {
+  return JobRun(std::move(child), job, patience, claimers).Run(message);
 }
 
 }  // namespace lowerd::pool

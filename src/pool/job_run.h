@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 
 #include "lowerd/internal/worker.pb.h"
+#include "src/base/thread_pool.h"
 #include "src/pool/fleet.h"
 #include "src/pool/wait.h"
 #include "src/pool/worker_pool.h"
@@ -34,9 +35,10 @@ struct Outcome {
 };
 
 // Runs the job on `child`; `message` is the job as the child gets it. Nothing the child sends is
-// trusted: frames, log and progress are bounded, and a breach of the protocol is a crash. Calls
-// back on this thread. The child is gone when this returns.
+// trusted: frames, log and progress are bounded, and a breach of the protocol is a crash. Reports
+// progress on this thread; claims names on one of `claimers`, whose end a job that is given up does
+// not await. The child is gone when this returns.
 Outcome RunOnChild(Child child, const internal::ToChild& message, const WorkerPool::Job& job,
-                   const Patience& patience);
+                   const Patience& patience, ThreadPool& claimers);
 
 }  // namespace lowerd::pool

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 
 #include "src/base/error.h"
+#include "src/base/thread_pool.h"
 #include "src/pool/admission.h"
 #include "src/pool/crash_history.h"
 #include "src/pool/fleet.h"
@@ -44,7 +45,8 @@ class WorkerPoolImpl final : public WorkerPool {
                           ? std::min(options_.memory_limit_bytes, memory_budget_)
                           : memory_budget_),
         admission_(options_.workers, memory_budget_),
-        crash_history_(options_.crash_quarantine) {}
+        crash_history_(options_.crash_quarantine),
+        claimers_(options_.workers) {}
 
   ~WorkerPoolImpl() override { Shutdown(); }
 
@@ -95,7 +97,7 @@ class WorkerPoolImpl final : public WorkerPool {
     while (true) {
       LOWERD_ASSIGN_OR_RETURN(Child child, fleet_->Take(patience));
       const int64_t generation = child.generation;
-      Outcome outcome = RunOnChild(std::move(child), Message(job, input_bytes), job, patience);
+      Outcome outcome = RunOnChild(std::move(child), Message(job, input_bytes), job, patience, claimers_);
       switch (outcome.end) {
         case Outcome::End::kAnswered:
           if (!outcome.status.ok()) {
@@ -214,6 +216,8 @@ class WorkerPoolImpl final : public WorkerPool {
   std::atomic<int64_t> crashes_ = 0;
   std::atomic<int64_t> out_of_memory_ = 0;
   std::atomic<int64_t> deadline_exceeded_ = 0;
+  // Claim names, at most one call for each running job and those of jobs that were given up.
+  ThreadPool claimers_;
 };
 
 }  // namespace

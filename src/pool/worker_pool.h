@@ -68,6 +68,8 @@ class WorkerPool {
     const Cancellation* cancellation = nullptr;
     // Called on the thread of Run.
     std::function<void(const internal::Progress&)> on_progress;
+    // Called on a thread of the pool. A job that is cancelled or late does not wait for the call to
+    // end, so that it must own what it uses, or use what outlives the pool.
     std::function<absl::StatusOr<internal::NamesGranted>(const internal::ClaimNames&)> claim_names;
   };
 

@@ -65,6 +65,59 @@ TEST_F(WorkerPoolTest, ErrorOfAClaimEndsTheJobWithThatError) {
   EXPECT_TRUE(HasReason(result.status(), Reason::kServerUnavailable)) << result.status();
 }
 
+// A registry that does not answer until it is told to; its claims outlive their jobs.
+struct StuckRegistry {
+  absl::Notification asked;
+  absl::Notification release;
+};
+
+WorkerPool::Job StuckJob(WorkerPool::Job job, const std::shared_ptr<StuckRegistry>& registry) {
+  job.claim_names = [registry](const internal::ClaimNames&) {
+    registry->asked.Notify();
+    registry->release.WaitForNotification();
+    return internal::NamesGranted();
+  };
+  return job;
+}
+
+TEST_F(WorkerPoolTest, CancellationDoesNotAwaitTheRegistry) {
+  const auto registry = std::make_shared<StuckRegistry>();
+  Cancellation cancellation;
+  WorkerPool::Job job = StuckJob(FakeJob("claim"), registry);
+  job.cancellation = &cancellation;
+  absl::Time cancelled;
+  std::thread canceller([&] {
+    registry->asked.WaitForNotification();
+    cancelled = absl::Now();
+    cancellation.Cancel();
+  });
+  const auto result = Run(job);
+  const absl::Time ended = absl::Now();
+  canceller.join();
+  EXPECT_TRUE(HasReason(result.status(), Reason::kOperationCancelled)) << result.status();
+  EXPECT_LT(ended - cancelled, kCancellationLimit);
+  // The worker is free for a job that needs no names.
+  EXPECT_TRUE(Run("").ok());
+  registry->release.Notify();
+}
+
+TEST_F(WorkerPoolTest, DeadlineDoesNotAwaitTheRegistry) {
+  const auto registry = std::make_shared<StuckRegistry>();
+  WorkerPool::Job job = StuckJob(FakeJob("claim"), registry);
+  // The next job's claim waits for the first one's, and its deadline holds all the same.
+  WorkerPool::Job next = FakeJob("claim");
+  next.claim_names = [](const internal::ClaimNames&) { return internal::NamesGranted(); };
+  for (WorkerPool::Job* late : {&job, &next}) {
+    late->deadline = absl::Now() + absl::Milliseconds(300);
+    const auto result = Run(*late);
+    EXPECT_TRUE(HasReason(result.status(), Reason::kDeadlineExceeded)) << result.status();
+    EXPECT_LT(absl::Now() - late->deadline, kCancellationLimit);
+  }
+  registry->release.Notify();
+  next.deadline = absl::InfiniteFuture();
+  EXPECT_TRUE(Run(next).ok());
+}
+
 TEST_F(WorkerPoolTest, ErrorOfAJobArrivesWithItsReason) {
   const auto result = Run("fail");
   EXPECT_TRUE(HasReason(result.status(), Reason::kModelCorrupt)) << result.status();
