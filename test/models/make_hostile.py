@@ -89,6 +89,46 @@ class StartsThreads(Stateful):
             futures.append(torch.jit.fork(torch.neg, state[0]))
 
 
+class EndlessForward(Stateful):
+    """Never comes to an end when it is run, as it is on sample inputs."""
+
+    def forward(self, x):
+        i = 0
+        while i >= 0:
+            i = (i + 1) % 1000
+        return x
+
+    @torch.jit.export
+    def __setstate__(self, state: Tuple[Tensor, bool]):
+        self.w = state[0]
+        self.training = state[1]
+
+
+class EndlessWhenSavedAgain(nn.Module):
+    """Counts how often it has been copied and saved, so that it runs as it should when its own
+    outputs are computed, and only the artifacts never come to an end."""
+
+    def __init__(self):
+        super().__init__()
+        self.saves = 0
+
+    def forward(self, x):
+        i = 0
+        while self.saves > 2 and i >= 0:
+            i = (i + 1) % 1000
+        return x
+
+    @torch.jit.export
+    def __getstate__(self):
+        self.saves += 1
+        return self.saves, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: Tuple[int, bool]):
+        self.saves = state[0]
+        self.training = state[1]
+
+
 def deep_source():
     """tiny.pt with an expression nested so deeply that a recursive parser overflows its stack."""
     original = io.BytesIO()
@@ -109,10 +149,12 @@ def deep_source():
 def main(folder):
     torch.manual_seed(1)
     torch.jit.script(Tiny().eval()).save(os.path.join(folder, "tiny.pt"))
-    for cls in (WritesFile, ReadsFile, EatsMemory, OneAllocation, StartsThreads):
+    for cls in (WritesFile, ReadsFile, EatsMemory, OneAllocation, StartsThreads, EndlessForward,
+                EndlessWhenSavedAgain):
         name = "hostile_" + "".join("_" + c.lower() if c.isupper() else c for c in cls.__name__)[1:]
         model = torch.jit.script(nn.Sequential(nn.Linear(4, 4), cls()).eval())
         model.save(os.path.join(folder, name + ".pt"))
+    torch.save((torch.ones(1, 4),), os.path.join(folder, "tiny.inputs.pt"))
     with open(os.path.join(folder, "hostile_deep_source.pt"), "wb") as file:
         file.write(deep_source())
 

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <string>
-#include <unistd.h>
 
 #include <torch/csrc/jit/backends/backend.h>
 #include <torch/csrc/jit/backends/backend_preprocess.h>
@@ -55,7 +54,6 @@ class ModuleBackend : public torch::jit::PyTorchBackendInterface {
 class PlainBackend final : public ModuleBackend {};
 class RewritingBackend final : public ModuleBackend {};
 class CrashingBackend final : public ModuleBackend {};
-class HangingBackend final : public ModuleBackend {};
 
 // "test_rewrites" folds weights into place as some backends do, in the module that it was given.
 c10::IValue PreprocessInPlace(const Module& module, const SpecDict&,
@@ -73,11 +71,6 @@ c10::IValue Crash(const Module&, const SpecDict&, const BackendDebugHandleGenera
   std::abort();
 }
 
-// "test_hangs" never comes back.
-c10::IValue Hang(const Module&, const SpecDict&, const BackendDebugHandleGenerator&) {
-  while (true) ::pause();
-}
-
 const auto kUnavailable = torch::jit::backend<UnavailableBackend>("test_unavailable");
 const torch::jit::backend_preprocess_register kUnavailablePreprocess("test_unavailable",
                                                                      PreprocessToSpec);
@@ -88,8 +81,6 @@ const torch::jit::backend_preprocess_register kRewritesPreprocess("test_rewrites
                                                                   PreprocessInPlace);
 const auto kCrashes = torch::jit::backend<CrashingBackend>("test_crashes");
 const torch::jit::backend_preprocess_register kCrashesPreprocess("test_crashes", Crash);
-const auto kHangs = torch::jit::backend<HangingBackend>("test_hangs");
-const torch::jit::backend_preprocess_register kHangsPreprocess("test_hangs", Hang);
 
 }  // namespace
 }  // namespace lowerd::test_backends
