@@ -19,6 +19,7 @@
 #include "src/base/error.h"
 #include "src/lowering/backend_registry.h"
 #include "src/lowering/retype.h"
+#include "src/lowering/torch_compat.h"
 #include "src/lowering/torch_error.h"
 
 namespace lowerd::lowering {
@@ -240,14 +241,10 @@ class OriginalPlaces {
     if (!stack.defined()) return stack;
     const auto found = stacks_.find(stack.get());
     if (found != stacks_.end()) return found->second;
+    TorchOptional<torch::jit::InlinedCallStackPtr> callee = stack->callee();
+    if (callee.has_value()) callee = Of(*callee);
     torch::jit::InlinedCallStackPtr made =
-        stack->callee().has_value()
-            ? c10::make_intrusive<torch::jit::InlinedCallStack>(
-                  Of(*stack->callee()), stack->function(), Of(stack->source_range()),
-                  stack->module_instance())
-            : c10::make_intrusive<torch::jit::InlinedCallStack>(
-                  stack->function(), Of(stack->source_range()), stack->module_instance());
-    made->set_function_name(stack->function_name());
+        CopyCallStack(*stack, Of(stack->source_range()), std::move(callee));
     return stacks_[stack.get()] = std::move(made);
   }
 
