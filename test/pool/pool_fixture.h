@@ -15,6 +15,14 @@
 
 namespace lowerd::pool {
 
+// How long after its deadline or cancellation a job may end. Sanitizers make the end of a process
+// slow, too.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr absl::Duration kLatenessLimit = absl::Seconds(2);
+#else
+inline constexpr absl::Duration kLatenessLimit = absl::Milliseconds(200);
+#endif
+
 // A pool of fake workers, and a check at the end that no process and no descriptor is left behind.
 class PoolTest : public testing::Test {
  protected:

@@ -26,7 +26,6 @@ constexpr int64_t kModelLimit = 64 << 20;
 // For a job that never ends to get to where it does not, and for others to end by themselves.
 constexpr absl::Duration kShortTimeout = absl::Seconds(5);
 constexpr absl::Duration kLongTimeout = absl::Seconds(30);
-constexpr absl::Duration kLatenessLimit = absl::Milliseconds(200);
 // Of a pool of one worker.
 constexpr size_t kChildrenInStock = 2;
 
@@ -213,7 +212,7 @@ const HostileModel kHostileModels[] = {
      {Reason::kDeadlineExceeded, Reason::kOutOfMemory},
      "",
      "",
-     absl::Milliseconds(500)},
+     3 * kLatenessLimit},
     {"hostile_deep_source.pt", {Reason::kModelCorrupt, Reason::kWorkerCrashed}},
 };
 
