@@ -27,6 +27,10 @@ target_link_libraries(soci INTERFACE PostgreSQL::PostgreSQL ${SOCI_SQLITE3_LIBRA
 
 if(LOWERD_BUILD_WORKER)
   find_package(Torch CONFIG REQUIRED)
+  if(LOWERD_SANITIZE MATCHES undefined)
+    # It compares type information, some of which (c10::DynamicType's) libtorch keeps to itself.
+    set_property(TARGET torch APPEND PROPERTY INTERFACE_COMPILE_OPTIONS -fno-sanitize=vptr)
+  endif()
 endif()
 if(LOWERD_BUILD_TESTS)
   find_package(GTest CONFIG REQUIRED)

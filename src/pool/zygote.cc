@@ -25,6 +25,21 @@
 #include "src/pool/job_child.h"
 #include "src/pool/sandbox.h"
 
+// How sanitizers, where they are built in, behave in workers. Signals end the process, as they do
+// without one. Memory that cannot be had is the caller's to report. What a child finds is reported
+// by addresses, as the sandbox lets it run no symbolizer. Leaks are not looked for: children leave
+// by _exit, and looking needs ptrace.
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" const char* __asan_default_options() {
+  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0:handle_sigfpe=0:"
+         "allocator_may_return_null=1:symbolize=0:abort_on_error=1:detect_leaks=0";
+}
+#elif defined(__SANITIZE_THREAD__)
+extern "C" const char* __tsan_default_options() {
+  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0:handle_sigfpe=0";
+}
+#endif
+
 namespace lowerd::pool {
 namespace {
 

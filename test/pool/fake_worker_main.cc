@@ -35,14 +35,6 @@
 #include "src/pool/channel.h"
 #include "src/pool/zygote.h"
 
-// In a sanitizer build: signals must end the process, as they end the real worker.
-extern "C" const char* __asan_default_options() {
-  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0:detect_leaks=0";
-}
-extern "C" const char* __tsan_default_options() {
-  return "handle_segv=0:handle_abort=0:handle_sigill=0:handle_sigbus=0";
-}
-
 namespace lowerd::pool {
 namespace {
 
