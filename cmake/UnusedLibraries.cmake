@@ -1,6 +1,6 @@
 # Debian's libtorch 1.13 lists the libraries of OpenCV and FFmpeg as needed and uses no symbol of
-# them. With what these need in turn they are 220 of the 286 libraries of a worker, most of the time
-# that it takes to start, and 1300 of the 1700 mappings that each fork copies and each job's end
+# them. With what these need in turn they are 230 of the 312 libraries of a worker, most of the time
+# that it takes to start, and 1200 of the 1700 mappings that each fork copies and each job's end
 # takes down.
 #
 # lowerd_make_unused_libraries(DIR) fills DIR with empty libraries of these names; a worker that has

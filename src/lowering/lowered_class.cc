@@ -215,11 +215,11 @@ torch::jit::NodeToDebugHandle DebugHandles(torch::jit::BackendDebugInfoRecorder&
   return out;
 }
 
-// Debug information in terms of the code in which the model was written. A node of an uploaded model
-// knows its place in the file's code and, through that, the place in the original. PyTorch's lite
-// serialiser numbers the places that a lowered module's debug information names, but writes the
-// numbers of their originals; those that it has not seen elsewhere it writes as -1, and such a file
-// does not load ("Source range tag must exist", callstack_debug_info_serialization.cpp).
+// Debug information in terms of the code in which the model was written. A node of an uploaded
+// model knows its place in the file's code and, through that, the place in the original. PyTorch's
+// lite serialiser numbers the places that a lowered module's debug information names, but writes
+// the numbers of their originals; those that it has not seen elsewhere it writes as -1, and such a
+// file does not load ("Source range tag must exist", callstack_debug_info_serialization.cpp).
 class OriginalPlaces {
  public:
   torch::jit::BackendDebugInfoMapType Of(torch::jit::BackendDebugInfoMapType handles) {

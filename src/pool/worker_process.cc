@@ -37,9 +37,9 @@ constexpr const char* kKeptVariables[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE
 // (cmake/UnusedLibraries.cmake).
 constexpr const char* kUnusedLibraries = "unused_libraries";
 
-// Where the worker's libraries are looked for, before the system's folders: where the operator says,
-// so that a backend which does use one of the libraries left out can have it, and then among the
-// empty ones.
+// Where the worker's libraries are looked for, before the system's folders: where the operator
+// says, so that a backend which does use one of the libraries left out can have it, and then among
+// the empty ones.
 std::string LibraryPath(const std::string& program) {
   const char* own = std::getenv("LD_LIBRARY_PATH");
   const std::string path = own == nullptr ? "" : own;
