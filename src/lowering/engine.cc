@@ -240,6 +240,23 @@ std::vector<std::string> LoweredBefore(const ModuleTree& tree) {
   return {names.begin(), names.end()};
 }
 
+// Of a module and all below; a module that is held twice counts once.
+int64_t ParameterBytes(const ModuleTree& tree, const ModuleTree::Node& node,
+                       std::set<ObjectRef>& seen) {
+  if (!seen.insert(node.object.get()).second) return 0;
+  int64_t bytes = 0;
+  const c10::ClassType& type = *node.object->type();
+  for (size_t slot = 0; slot < type.numAttributes(); ++slot) {
+    const c10::IValue& value = node.object->getSlot(slot);
+    if (!type.is_parameter(slot) || !value.isTensor() || !value.toTensor().defined()) continue;
+    bytes += value.toTensor().numel() * static_cast<int64_t>(value.toTensor().element_size());
+  }
+  for (const auto& [name, index] : node.children) {
+    bytes += ParameterBytes(tree, tree.nodes()[index], seen);
+  }
+  return bytes;
+}
+
 // Fills in what each type was called in the uploaded model, by walking both trees side by side.
 void NameOriginals(const ModuleTree& before, const ModuleTree& after, v1::Manifest& manifest) {
   std::map<std::string, std::string> by_path, originals;
@@ -363,11 +380,8 @@ absl::StatusOr<v1::LoweringPlan> Plan(const v1::LowerModelRequest& request, cons
     DescribeTarget(target, entry);
     entry.set_lowered_type(names[i]);
     entry.set_wrapper_type(WrapperNameOf(names[i]));
-    int64_t bytes = 0;
-    for (const at::Tensor& tensor : torch::jit::Module(target.node->object).parameters()) {
-      bytes += tensor.numel() * static_cast<int64_t>(tensor.element_size());
-    }
-    entry.set_parameter_bytes(bytes);
+    std::set<ObjectRef> seen;
+    entry.set_parameter_bytes(ParameterBytes(tree, *target.node, seen));
   }
   const std::set<ObjectRef> targets = scheme.TargetObjects();
   for (const ModuleTree::Node& node : tree.nodes()) {

@@ -49,9 +49,10 @@ struct Toolchain {
 };
 absl::StatusOr<Toolchain> LoadToolchain(const ToolchainOptions& options);
 
-// The three jobs. Requests are complete: empty targets, methods, backends and formats mean their
-// documented defaults. Errors carry the reasons of lowerd.v1.ErrorReason. The manifest comes
-// without artifact digests (the server hashes the files).
+// The three jobs. Requests are canonical, as server/lowering_request.h makes them: every target has
+// a selector, a backend of the toolchain and methods sorted by name, each with its compile spec,
+// and there is at least one format. No default is applied here. Errors carry the reasons of
+// lowerd.v1.ErrorReason. The manifest comes without artifact digests (the server hashes the files).
 absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const JobFiles& files,
                                    const Toolchain& toolchain, JobHost& host);
 absl::StatusOr<v1::LoweringPlan> Plan(const v1::LowerModelRequest& request, const JobFiles& files,

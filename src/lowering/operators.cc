@@ -1,6 +1,7 @@
 #include "src/lowering/operators.h"
 
-#include <unordered_set>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "src/lowering/module_values.h"
@@ -29,12 +30,13 @@ class Counter {
     ForEachNode(*graph.block(), [&](const Node& node) {
       if (node.kind() == c10::prim::CallFunction) {
         torch::jit::Function* function = CalleeOf(node);
-        if (function != nullptr) Graph(*GraphOf(*function), ObjectPtr());
+        if (function == nullptr) return;
+        for (const auto& [name, count] : OfFunction(*function)) Add(name, count);
       } else if (node.kind() == c10::prim::CallMethod) {
         const auto found = values.find(node.input(0));
         if (found != values.end()) Method(found->second, node.s(c10::attr::name));
       } else if (IsOperator(node)) {
-        ++counts[OperatorName(node)];
+        Add(OperatorName(node), 1);
       }
     });
   }
@@ -49,8 +51,25 @@ class Counter {
   OperatorCounts counts;
 
  private:
+  // Functions that call each other twice make a number that doubles with each.
+  void Add(const std::string& name, int64_t count) {
+    int64_t& sum = counts[name];
+    sum = count > std::numeric_limits<int64_t>::max() - sum ? std::numeric_limits<int64_t>::max()
+                                                            : sum + count;
+  }
+
+  // Each is walked through once, however often it is called.
+  const OperatorCounts& OfFunction(torch::jit::Function& function) {
+    const auto found = functions_.find(&function);
+    if (found != functions_.end()) return found->second;
+    OperatorCounts outer = std::exchange(counts, {});
+    Graph(*GraphOf(function), ObjectPtr());
+    return functions_.emplace(&function, std::exchange(counts, std::move(outer))).first->second;
+  }
+
   const std::set<ObjectRef>& stop_;
   std::set<std::pair<ObjectRef, std::string>> seen_;
+  std::map<const torch::jit::Function*, OperatorCounts> functions_;
 };
 
 }  // namespace

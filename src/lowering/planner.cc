@@ -15,6 +15,7 @@
 #include "src/lowering/compile_spec.h"
 #include "src/lowering/lowered_class.h"
 #include "src/lowering/module_values.h"
+#include "src/lowering/path_glob.h"
 #include "src/lowering/torch_error.h"
 
 namespace lowerd::lowering {
@@ -61,39 +62,6 @@ std::string Suggest(const ModuleTree& tree, absl::string_view wanted) {
   return absl::StrCat("; did you mean ", absl::StrJoin(names, ", "), "?");
 }
 
-// A glob over dotted paths: * and ? stay within one name, ** spans names, [ab] and [!ab] are
-// classes.
-bool GlobMatches(absl::string_view glob, absl::string_view path) {
-  if (glob.empty()) return path.empty();
-  if (glob.substr(0, 2) == "**") {
-    const absl::string_view rest = glob.substr(2);
-    for (size_t skip = 0; skip <= path.size(); ++skip) {
-      if (GlobMatches(rest, path.substr(skip))) return true;
-    }
-    return false;
-  }
-  if (glob[0] == '*') {
-    for (size_t skip = 0; skip <= path.size(); ++skip) {
-      if (GlobMatches(glob.substr(1), path.substr(skip))) return true;
-      if (skip < path.size() && path[skip] == '.') break;
-    }
-    return false;
-  }
-  if (path.empty()) return false;
-  if (glob[0] == '[') {
-    const size_t end = glob.find(']', 2);
-    if (end != absl::string_view::npos) {
-      absl::string_view set = glob.substr(1, end - 1);
-      const bool negated = set[0] == '!';
-      if (negated) set.remove_prefix(1);
-      if (path[0] == '.' || (set.find(path[0]) != absl::string_view::npos) == negated) return false;
-      return GlobMatches(glob.substr(end + 1), path.substr(1));
-    }
-  }
-  if (glob[0] != path[0] && !(glob[0] == '?' && path[0] != '.')) return false;
-  return GlobMatches(glob.substr(1), path.substr(1));
-}
-
 // The place in the model's own source; reads of attributes have none, so what uses them stands in;
 // else the place in the archive's code.
 torch::jit::SourceRange ReadableRange(const Node& node) {
@@ -116,7 +84,9 @@ std::string SourceOf(const Node& node) {
   const size_t column = range.start() - range.source()->offset_for_line(line);
   const std::string text = range.source()->get_line(line).str();
   const size_t indent = std::min(text.find_first_not_of(' '), column);
-  std::string where = FoldedText(text, 300);
+  const std::string where = FoldedText(text, 300);
+  // Traced code may have no source.
+  if (where.empty()) return "";
   // The caret, in one line: marks around the part that is meant.
   const std::string part = FoldedText(range.text().str(), 120);
   std::string out = absl::StrCat(" at \"", where, "\"");
@@ -272,7 +242,8 @@ class Planner {
           absl::StrCat(Shown(path), " is lowered already: its type is ", name));
       return;
     }
-    if (const std::string inner = LoweredInside(*target.node); !inner.empty()) {
+    std::set<ObjectRef> seen;
+    if (const std::string inner = LoweredInside(*target.node, seen); !inner.empty()) {
       Add(Reason::kAlreadyLowered, path,
           absl::StrCat(Shown(path), " holds a module that is lowered already, ", Shown(inner),
                        "; lower the original model, or name other submodules"));
@@ -299,12 +270,13 @@ class Planner {
   }
 
   // The path of a lowered module in the subtree; empty if there is none.
-  std::string LoweredInside(const ModuleTree::Node& node) const {
+  std::string LoweredInside(const ModuleTree::Node& node, std::set<ObjectRef>& seen) const {
     for (const auto& [name, index] : node.children) {
       const ModuleTree::Node& child = tree_.nodes()[index];
+      if (!seen.insert(child.object.get()).second) continue;
       const std::string type = TypeNameOf(*child.object);
       if (IsLoweredModuleName(type) || IsLoweredWrapperName(type)) return child.path;
-      std::string below = LoweredInside(child);
+      std::string below = LoweredInside(child, seen);
       if (!below.empty()) return below;
     }
     return "";

@@ -1,9 +1,15 @@
 // Selectors, dry runs and descriptions.
 
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/frontend/sugared_value.h>
 
+#include "src/lowering/path_glob.h"
 #include "test/lowering/engine_fixture.h"
 
 namespace lowerd::lowering::testing {
@@ -56,6 +62,22 @@ v1::Target OfType(const std::string& type) {
   return target;
 }
 
+// Lets a method call the functions of a compilation unit.
+class FunctionsOf final : public torch::jit::Resolver {
+ public:
+  explicit FunctionsOf(torch::jit::CompilationUnit& unit) : unit_(unit) {}
+  std::shared_ptr<torch::jit::SugaredValue> resolveValue(
+      const std::string& name, torch::jit::GraphFunction& caller,
+      const torch::jit::SourceRange& range) override {
+    torch::jit::Function* function = unit_.find_function(c10::QualifiedName("__torch__", name));
+    if (function != nullptr) return std::make_shared<torch::jit::FunctionValue>(function);
+    return torch::jit::nativeResolver()->resolveValue(name, caller, range);
+  }
+
+ private:
+  torch::jit::CompilationUnit& unit_;
+};
+
 TEST(EngineSelectors, GlobsStayWithinNamesUnlessTheySpan) {
   const std::string model = Model();
   EXPECT_THAT(Selected(model, Glob("layers.*")), ElementsAre("layers.0", "layers.1", "layers.2"));
@@ -65,6 +87,78 @@ TEST(EngineSelectors, GlobsStayWithinNamesUnlessTheySpan) {
   EXPECT_THAT(Selected(model, Glob("layers.[!02].b")), ElementsAre("layers.1.b"));
   EXPECT_THAT(Selected(model, Glob("**.a")), ElementsAre("layers.0.a", "layers.1.a", "layers.2.a"));
   EXPECT_THAT(Selected(model, Glob("nothing*")), ElementsAre("MODULE_NOT_FOUND"));
+}
+
+TEST(EngineSelectors, GlobsOfManyStarsTakeNoLonger) {
+  std::string glob;
+  for (int i = 0; i < 40; ++i) glob += "**a*";
+  EXPECT_FALSE(GlobMatches(glob + "b", std::string(1000, 'a')));
+  EXPECT_TRUE(GlobMatches(glob, std::string(1000, 'a')));
+}
+
+TEST(EngineSelectors, GlobsMatchWholePaths) {
+  EXPECT_TRUE(GlobMatches("**", ""));
+  EXPECT_TRUE(GlobMatches("", ""));
+  EXPECT_FALSE(GlobMatches("", "a"));
+  EXPECT_FALSE(GlobMatches("a", "ab"));
+  EXPECT_FALSE(GlobMatches("?", "."));
+  EXPECT_FALSE(GlobMatches("a*b", "a.b"));
+  EXPECT_TRUE(GlobMatches("a**b", "a.b"));
+  EXPECT_TRUE(GlobMatches("a**b", "ab"));
+  EXPECT_TRUE(GlobMatches("***", "a.b"));
+  EXPECT_TRUE(GlobMatches("a[]b]", "a]"));
+  EXPECT_FALSE(GlobMatches("a[!x]b", "a.b"));
+  EXPECT_TRUE(GlobMatches("a[", "a["));
+}
+
+// Each layer holds the next one twice, so that the paths double with each. (More layers are too
+// much for PyTorch itself: its alias analysis walks through all paths, and its flatbuffer writer
+// through all pairs of them.)
+TEST(EngineSelectors, SubmodulesUnderThousandsOfPaths) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module module = NewLeaf(unit);
+  for (int i = 0; i < 10; ++i) {
+    const torch::jit::Module inner = module;
+    module = NewModule("Twice" + std::to_string(i), unit);
+    module.register_module("a", inner);
+    module.register_module("b", inner);
+    module.define("def forward(self, x):\n    return self.a.forward(x)\n");
+  }
+  const std::string model = Save(module);
+  const auto plan = RunPlan(model, Request(model, {"a"}));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->modules_size(), 1);
+  EXPECT_THAT(plan->modules(0).aliases(), ElementsAre("b"));
+  EXPECT_EQ(plan->modules(0).parameter_bytes(), 4 * 4);
+  v1::LowerModelRequest request = Request(model, {"a.b.a"});
+  request.clear_formats();
+  request.add_formats(v1::TORCHSCRIPT);
+  const auto lowered = RunLower(model, request);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ExpectSameOutputs(model, *lowered, {at::linspace(-1, 1, 4)});
+}
+
+// Each calls the one before it twice, so that the calls double with each.
+TEST(EnginePlan, FunctionsThatCallEachOtherAreWalkedThroughOnce) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  std::string functions = "def f0(x):\n    return torch.tanh(x)\n";
+  for (int i = 1; i < 70; ++i) {
+    functions += absl::StrCat("def f", i, "(x):\n    if bool(x.sum() > 100):\n        return f",
+                              i - 1, "(f", i - 1, "(x))\n    return x\n");
+  }
+  unit->define(c10::QualifiedName("__torch__"), functions, torch::jit::nativeResolver(), nullptr);
+  torch::jit::Module root = NewModule("Root", unit);
+  root.register_module("a", NewLeaf(unit));
+  root.define("def forward(self, x):\n    return f69(self.a.forward(x))\n",
+              std::make_shared<FunctionsOf>(*unit));
+  const std::string model = Save(root);
+  const auto plan = RunPlan(model, Request(model, {"a"}));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int64_t sums = 0;
+  for (const v1::OperatorCount& entry : plan->remaining_operators()) {
+    if (entry.name() == "aten::sum") sums = entry.count();
+  }
+  EXPECT_EQ(sums, std::numeric_limits<int64_t>::max());
 }
 
 TEST(EngineSelectors, TypesSelectAllInstancesWithOrWithoutMangle) {
