@@ -184,6 +184,7 @@ TEST(EngineFormats, TheManifestDescribesWhatWasAskedAndMade) {
   EXPECT_EQ(manifest.model().digest().hash(), Digest::Of(model).hex());
   EXPECT_EQ(manifest.producer().backends(0).name(), "reference");
   EXPECT_GT(manifest.producer().bytecode_version(), 0);
+  EXPECT_GT(manifest.producer().minimum_runtime_bytecode_version(), 0);
   ASSERT_EQ(manifest.artifacts_size(), 3);
   EXPECT_EQ(manifest.artifacts(0).file_name(), "model.lowered.pt");
   EXPECT_EQ(manifest.artifacts(1).file_name(), "model.lowered.ptl");
