@@ -312,9 +312,8 @@ absl::StatusOr<v1::Manifest> Lower(const v1::LowerModelRequest& request, const J
       runs_here = false;
     }
   }
-  LOWERD_ASSIGN_OR_RETURN(
-      const torch::jit::Module lowered,
-      LowerTargets(files, model.loaded, scheme, names, host, manifest));
+  LOWERD_ASSIGN_OR_RETURN(const torch::jit::Module lowered,
+                          LowerTargets(files, model.loaded, scheme, names, host, manifest));
 
   const int targets = static_cast<int>(scheme.targets.size());
   for (int i = 0; i < request.formats_size(); ++i) {
