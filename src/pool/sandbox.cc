@@ -234,8 +234,8 @@ absl::StatusOr<std::vector<Sandbox::Attempt>> Sandbox::Probe() const {
 
 absl::StatusOr<int64_t> Sandbox::Enter(int zygote_pid) const {
   LOWERD_ASSIGN_OR_RETURN(const int64_t base, AddressSpaceInUse());
-  InstallSigsysReport();
   for (const Layer layer : layers_) {
+    if (layer == Layer::kSeccomp) InstallSigsysReport();
     if (const int error_number = Apply(layer, zygote_pid); error_number != 0) {
       return ErrnoError(error_number, absl::StrCat("entering the sandbox, ", Name(layer)));
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <unistd.h>
@@ -209,22 +210,15 @@ absl::Status FilterError(int error_number) {
   return ErrnoError(error_number, "compiling the sandbox's system call filter");
 }
 
-// Async-signal-safe.
-void ReportSigsys(int, siginfo_t* info, void*) {
+constexpr char kClone[] = "clone of a process";
+
+// Writes the name of the forbidden call and lets SIGSYS end the process: at once, or at the return
+// of the signal's handler, while which it is blocked. Async-signal-safe.
+void EndBySigsys(const char* name) {
   constexpr char kPrefix[] = "sandbox: forbidden system call ";
   char line[96];
   size_t length = sizeof kPrefix - 1;
   std::memcpy(line, kPrefix, length);
-  const char* name = nullptr;
-  for (const Syscall& call : kForbidden) {
-    if (call.number == info->si_syscall) name = call.name;
-  }
-  if (info->si_syscall == SCMP_SYS(open) || info->si_syscall == SCMP_SYS(openat)) {
-    name = "open for writing";
-  }
-  if (info->si_syscall == SCMP_SYS(clone)) name = "clone of a process";
-  if (info->si_syscall == SCMP_SYS(tgkill)) name = "tgkill";
-  if (name == nullptr) name = "(unnamed)";
   const size_t name_length = strnlen(name, sizeof line - length - 1);
   std::memcpy(line + length, name, name_length);
   length += name_length;
@@ -233,8 +227,21 @@ void ReportSigsys(int, siginfo_t* info, void*) {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGSYS, &action, nullptr);
-  // Blocked while this handler runs; it ends the process at return.
   ::syscall(SYS_tgkill, ::getpid(), ::syscall(SYS_gettid), SIGSYS);
+}
+
+// Async-signal-safe.
+void ReportSigsys(int, siginfo_t* info, void*) {
+  const char* name = nullptr;
+  for (const Syscall& call : kForbidden) {
+    if (call.number == info->si_syscall) name = call.name;
+  }
+  if (info->si_syscall == SCMP_SYS(open) || info->si_syscall == SCMP_SYS(openat)) {
+    name = "open for writing";
+  }
+  if (info->si_syscall == SCMP_SYS(clone)) name = kClone;
+  if (info->si_syscall == SCMP_SYS(tgkill)) name = "tgkill";
+  EndBySigsys(name == nullptr ? "(unnamed)" : name);
 }
 
 }  // namespace
@@ -282,6 +289,9 @@ void InstallSigsysReport() {
   action.sa_sigaction = ReportSigsys;
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGSYS, &action, nullptr);
+  // fork() of glibc 2.41 blocks all signals around its system call; the process would end
+  // without a word. Without memory for this it does.
+  ::pthread_atfork([] { EndBySigsys(kClone); }, nullptr, nullptr);
 }
 
 }  // namespace lowerd::pool

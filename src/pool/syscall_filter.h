@@ -31,8 +31,8 @@ class SyscallFilter {
 };
 
 // Installs a SIGSYS handler that writes the name of the forbidden system call to standard error
-// and lets the signal end the process. A process that removes the handler gains nothing: the call
-// is not made in any case.
+// and lets the signal end the process; fork() ends it the same way from now on. A process that
+// removes the handler gains nothing: the call is not made in any case.
 void InstallSigsysReport();
 
 }  // namespace lowerd::pool
