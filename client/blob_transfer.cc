@@ -26,6 +26,8 @@ namespace reapi = build::bazel::remote::execution::v2;
 namespace bs = google::bytestream;
 
 constexpr int64_t kMessageBytes = 1 << 20;
+// A server keeps whole messages only: over a bad connection they become smaller, down to this.
+constexpr int64_t kSmallestMessageBytes = 16 << 10;
 // Blobs up to this size are sent in batches when there are several.
 constexpr int64_t kSmallBytes = 256 << 10;
 // Room for digests and framing in a message of gRPC's default limit of 4 MiB.
@@ -210,23 +212,28 @@ absl::Status BlobTransfer::UploadStream(const LocalFile& file, Meter& meter) {
                                .ToString();
   Backoff backoff(calls_);
   int64_t offset = 0;
+  int64_t message_bytes = kMessageBytes;
   while (true) {
     if (calls_.stopped()) return Calls::StoppedError();
-    const absl::Status status = WriteFrom(file, name, offset, meter);
+    const absl::Status status = WriteFrom(file, name, offset, message_bytes, meter);
     if (status.ok()) return absl::OkStatus();
     if (!backoff.TryAgain(status)) return status;
     LOWERD_ASSIGN_OR_RETURN(const int64_t committed, CommittedSize(name));
     if (committed > file.digest().size_bytes()) {
       return Protocol("it has more bytes of an upload than were sent");
     }
-    if (committed > offset) backoff.Reset();
+    if (committed > offset) {
+      backoff.Reset();
+    } else {
+      message_bytes = std::max(message_bytes / 4, kSmallestMessageBytes);
+    }
     meter.Add(committed - offset);
     offset = committed;
   }
 }
 
 absl::Status BlobTransfer::WriteFrom(const LocalFile& file, const std::string& name, int64_t offset,
-                                     Meter& meter) {
+                                     int64_t message_bytes, Meter& meter) {
   const int64_t size = file.digest().size_bytes();
   const int64_t begin = offset;
   CallContext context(calls_, TransferTimeout(size - offset));
@@ -237,7 +244,7 @@ absl::Status BlobTransfer::WriteFrom(const LocalFile& file, const std::string& n
   do {
     request.set_write_offset(offset);
     const absl::Status read =
-        file.Read(offset, std::min(kMessageBytes, size - offset), *request.mutable_data());
+        file.Read(offset, std::min(message_bytes, size - offset), *request.mutable_data());
     if (!read.ok()) {
       context.get()->TryCancel();
       stream->Finish().ok();

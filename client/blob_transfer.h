@@ -60,9 +60,10 @@ class BlobTransfer {
   absl::Status UploadBatch(absl::Span<const LocalFile* const> files, Meter& meter);
   absl::StatusOr<int64_t> MaxBatchBytes();
   absl::Status UploadStream(const LocalFile& file, Meter& meter);
-  // One try from `offset`. Also OK if the server has the whole blob already.
+  // One try from `offset`, in messages of at most `message_bytes`. Also OK if the server has the
+  // whole blob already.
   absl::Status WriteFrom(const LocalFile& file, const std::string& name, int64_t offset,
-                         Meter& meter);
+                         int64_t message_bytes, Meter& meter);
   absl::StatusOr<int64_t> CommittedSize(const std::string& name);
   absl::Status DownloadStream(const Digest& digest, const Sink& sink, Meter& meter);
   absl::Duration TransferTimeout(int64_t size) const;

@@ -38,7 +38,7 @@ std::vector<std::string> Principals(const grpc::AuthContext& context) {
 
 }  // namespace
 
-Authorizer::Authorizer(const Options& options) {
+Authorizer::Authorizer(const Options& options) : on_refusal_(options.on_refusal) {
   tokens_.path = options.token_file;
   policy_.path = options.policy_file;
 }
@@ -83,6 +83,13 @@ void Authorizer::Reload() {
 
 grpc::Status Authorizer::Process(const InputMetadata& auth_metadata, grpc::AuthContext* context,
                                  OutputMetadata* consumed_auth_metadata, OutputMetadata*) {
+  const absl::Status status = Decide(auth_metadata, *context, *consumed_auth_metadata);
+  if (!status.ok() && on_refusal_) on_refusal_(status);
+  return rpc::ToGrpc(status);
+}
+
+absl::Status Authorizer::Decide(const InputMetadata& auth_metadata, grpc::AuthContext& context,
+                                OutputMetadata& consumed_auth_metadata) {
   std::shared_ptr<const TokenSet> tokens;
   std::shared_ptr<const Policy> policy;
   {
@@ -98,26 +105,26 @@ grpc::Status Authorizer::Process(const InputMetadata& auth_metadata, grpc::AuthC
     if (View(key) == ":path") call.path = View(value);
     if (View(key) == "authorization" && absl::StartsWithIgnoreCase(View(value), kBearer)) {
       token = View(value).substr(kBearer.size());
-      consumed_auth_metadata->emplace(std::string(key.data(), key.size()),
-                                      std::string(value.data(), value.size()));
+      consumed_auth_metadata.emplace(std::string(key.data(), key.size()),
+                                     std::string(value.data(), value.size()));
     }
   }
   if (tokens != nullptr) {
     if (!token.empty()) {
       const auto name = tokens->NameOf(token, absl::Now());
-      if (!name.ok()) return rpc::ToGrpc(name.status());
-      context->AddProperty(kTokenNameProperty, *name);
-    } else if (!context->IsPeerAuthenticated() && !absl::StartsWith(call.path, kHealth)) {
-      return rpc::ToGrpc(MakeError(Reason::kNotAuthenticated,
-                                   "this server wants a client certificate or a bearer token "
-                                   "(lowerctl --token-file)"));
+      if (!name.ok()) return name.status();
+      context.AddProperty(kTokenNameProperty, *name);
+    } else if (!context.IsPeerAuthenticated() && !absl::StartsWith(call.path, kHealth)) {
+      return MakeError(Reason::kNotAuthenticated,
+                       "this server wants a client certificate or a bearer token "
+                       "(lowerctl --token-file)");
     }
   }
-  if (policy == nullptr) return grpc::Status::OK;
-  call.principals = Principals(*context);
+  if (policy == nullptr) return absl::OkStatus();
+  call.principals = Principals(context);
   const absl::Status allowed = policy->Check(call);
   if (!allowed.ok()) spdlog::info("denied: {}", std::string(allowed.message()));
-  return rpc::ToGrpc(allowed);
+  return allowed;
 }
 
 }  // namespace lowerd::server

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,8 @@ class Authorizer final : public grpc::AuthMetadataProcessor {
     // Either may be empty: no tokens, or no policy.
     std::string token_file;
     std::string policy_file;
+    // Told about each call that is refused; may be empty. Called on gRPC's threads.
+    std::function<void(const absl::Status&)> on_refusal = nullptr;
   };
 
   // INVALID_REQUEST if a file cannot be read or parsed.
@@ -55,6 +58,11 @@ class Authorizer final : public grpc::AuthMetadataProcessor {
   absl::Status Read(Watched<T>& watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReloadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // As Process, which counts what this refuses.
+  absl::Status Decide(const InputMetadata& auth_metadata, grpc::AuthContext& context,
+                      OutputMetadata& consumed_auth_metadata);
+
+  const std::function<void(const absl::Status&)> on_refusal_;
   absl::Mutex mutex_;
   absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Watched<TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);

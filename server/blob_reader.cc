@@ -82,8 +82,13 @@ class BlobReader::Mapping {
 };
 
 BlobReader::BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-                       std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer request)
-    : pool_(pool), transfers_(transfers), stall_(std::move(stall)), request_(std::move(request)) {
+                       std::unique_ptr<StallWatch::Stream> stall, ClientLimits::Place place,
+                       grpc::ByteBuffer request)
+    : pool_(pool),
+      transfers_(transfers),
+      stall_(std::move(stall)),
+      place_(std::move(place)),
+      request_(std::move(request)) {
   pool_.Schedule([this, &blobs] { Begin(blobs); });
 }
 

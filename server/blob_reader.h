@@ -9,6 +9,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/client_limits.h"
 #include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "server/zstd_stream.h"
@@ -23,7 +24,8 @@ namespace lowerd::server {
 class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   BlobReader(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-             std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer request);
+             std::unique_ptr<StallWatch::Stream> stall, ClientLimits::Place place,
+             grpc::ByteBuffer request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
@@ -41,6 +43,7 @@ class BlobReader final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   ThreadPool& pool_;
   TransferCounts& transfers_;
   const std::unique_ptr<StallWatch::Stream> stall_;
+  const ClientLimits::Place place_;
   grpc::ByteBuffer request_;
   rpc::ResourceName name_;
   std::shared_ptr<Mapping> mapping_;

@@ -1,6 +1,8 @@
 #include "server/blob_receiver.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "google/bytestream/bytestream.pb.h"
@@ -12,18 +14,23 @@
 namespace lowerd::server {
 namespace {
 
-// Messages that wait while one is stored. One keeps network and disk both busy.
-constexpr size_t kMaxQueued = 1;
+// Bytes above which no more are received while others are stored. It keeps network and disk both
+// busy, however small the messages.
+constexpr size_t kMaxQueuedBytes = 1 << 20;
+// Bytes after which a stream gives its thread to others that wait for one.
+constexpr size_t kTurnBytes = 4 << 20;
 
 }  // namespace
 
 BlobReceiver::BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-                           std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer& response)
+                           std::unique_ptr<StallWatch::Stream> stall, ClientLimits::Place place,
+                           grpc::ByteBuffer& response)
     : blobs_(blobs),
       pool_(pool),
       transfers_(transfers),
       response_(response),
-      stall_(std::move(stall)) {
+      stall_(std::move(stall)),
+      place_(std::move(place)) {
   absl::MutexLock lock(&mutex_);
   StartReadLocked();
 }
@@ -41,7 +48,8 @@ void BlobReceiver::OnReadDone(bool ok) {
   if (ok && !result_.has_value()) {
     queue_.emplace_back();
     queue_.back().Swap(&incoming_);
-    if (queue_.size() <= kMaxQueued) StartReadLocked();
+    queued_bytes_ += queue_.back().Length();
+    if (queued_bytes_ <= kMaxQueuedBytes) StartReadLocked();
   } else {
     closed_ = true;
   }
@@ -59,7 +67,12 @@ void BlobReceiver::OnCancel() {
 void BlobReceiver::OnDone() { delete this; }
 
 void BlobReceiver::Work() {
+  size_t turn_bytes = 0;
   while (true) {
+    if (turn_bytes >= kTurnBytes) {
+      pool_.Schedule([this] { Work(); });
+      return;
+    }
     grpc::ByteBuffer message;
     {
       absl::MutexLock lock(&mutex_);
@@ -80,7 +93,9 @@ void BlobReceiver::Work() {
       }
       message.Swap(&queue_.front());
       queue_.pop_front();
-      if (!reading_ && !closed_) StartReadLocked();
+      turn_bytes += message.Length();
+      queued_bytes_ -= message.Length();
+      if (!reading_ && !closed_ && queued_bytes_ <= kMaxQueuedBytes) StartReadLocked();
     }
     const auto taken = Take(message);
     if (!taken.ok()) {
@@ -120,7 +135,7 @@ absl::StatusOr<std::optional<int64_t>> BlobReceiver::Take(grpc::ByteBuffer& mess
     return MakeError(Reason::kInvalidRequest, "the zstd data of the upload is cut off");
   }
   LOWERD_RETURN_IF_ERROR(writer_->Commit());
-  return std::optional<int64_t>(offset_);
+  return std::optional<int64_t>(zstd_.has_value() ? offset_ : name_.digest.size_bytes());
 }
 
 absl::StatusOr<std::optional<int64_t>> BlobReceiver::Begin(const ParsedWriteRequest& request) {
@@ -136,19 +151,30 @@ absl::StatusOr<std::optional<int64_t>> BlobReceiver::Begin(const ParsedWriteRequ
   if (compressed) {
     zstd_.emplace();
   } else {
-    offset_ = writer_->committed_size();
+    // Bytes of a connection that broke may be stored still after its client has asked
+    // QueryWriteStatus, so that it sends them again.
+    offset_ = std::clamp<int64_t>(request.write_offset, 0, writer_->committed_size());
   }
   return std::optional<int64_t>();
 }
 
 absl::Status BlobReceiver::Store(const ParsedWriteRequest& request) {
-  for (const absl::string_view piece : request.data) {
-    if (zstd_.has_value()) {
+  if (zstd_.has_value()) {
+    for (const absl::string_view piece : request.data) {
       LOWERD_RETURN_IF_ERROR(
           zstd_->Write(piece, [this](absl::string_view bytes) { return writer_->Append(bytes); }));
-    } else {
-      LOWERD_RETURN_IF_ERROR(writer_->Append(piece));
     }
+  } else {
+    std::vector<absl::string_view> pieces = request.data;
+    int64_t stored = std::max<int64_t>(writer_->committed_size() - offset_, 0);
+    for (absl::string_view& piece : pieces) {
+      const int64_t skip = std::min(stored, static_cast<int64_t>(piece.size()));
+      piece.remove_prefix(static_cast<size_t>(skip));
+      stored -= skip;
+    }
+    LOWERD_RETURN_IF_ERROR(writer_->AppendAll(pieces));
+  }
+  for (const absl::string_view piece : request.data) {
     offset_ += static_cast<int64_t>(piece.size());
     transfers_.received += static_cast<int64_t>(piece.size());
   }

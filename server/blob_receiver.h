@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "server/client_limits.h"
 #include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "server/write_request_parser.h"
@@ -26,14 +27,16 @@ namespace lowerd::server {
 class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   BlobReceiver(blob::BlobStore& blobs, ThreadPool& pool, TransferCounts& transfers,
-               std::unique_ptr<StallWatch::Stream> stall, grpc::ByteBuffer& response);
+               std::unique_ptr<StallWatch::Stream> stall, ClientLimits::Place place,
+               grpc::ByteBuffer& response);
 
   void OnReadDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  // Runs on the pool, one at a time: takes queued messages until there are none.
+  // Runs on the pool, one at a time: takes queued messages until there are none, or others have
+  // their turn.
   void Work();
   // What one message asks for; a value ends the call with that committed size.
   absl::StatusOr<std::optional<int64_t>> Take(grpc::ByteBuffer& message);
@@ -49,6 +52,7 @@ class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   TransferCounts& transfers_;
   grpc::ByteBuffer& response_;
   const std::unique_ptr<StallWatch::Stream> stall_;
+  const ClientLimits::Place place_;
 
   absl::Mutex mutex_;
   // Being received; gRPC writes to it without the lock.
@@ -59,6 +63,7 @@ class BlobReceiver final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
 
   // Of the work only, which is never on two threads at once.

@@ -2,20 +2,39 @@
 
 #include "server/blob_reader.h"
 #include "server/blob_receiver.h"
+#include "server/client_identity.h"
 #include "server/unary_call.h"
 #include "src/base/error.h"
+#include "src/rpc/grpc_status.h"
 #include "src/rpc/resource_name.h"
 
 namespace lowerd::server {
+namespace {
+
+// A stream that ends at once. Owns itself.
+template <typename Reactor>
+class Refusal final : public Reactor {
+ public:
+  explicit Refusal(const absl::Status& status) { this->Finish(rpc::ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ByteStreamService::Read(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return new BlobReader(blobs_, pool_, transfers_, stalls_.Watch(*context), *request);
+  auto place = clients_.Enter(ClientIdentity(*context));
+  if (!place.ok()) return new Refusal<grpc::ServerWriteReactor<grpc::ByteBuffer>>(place.status());
+  return new BlobReader(blobs_, pool_, transfers_, stalls_.Watch(*context), *std::move(place),
+                        *request);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ByteStreamService::Write(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-  return new BlobReceiver(blobs_, pool_, transfers_, stalls_.Watch(*context), *response);
+  auto place = clients_.Enter(ClientIdentity(*context));
+  if (!place.ok()) return new Refusal<grpc::ServerReadReactor<grpc::ByteBuffer>>(place.status());
+  return new BlobReceiver(blobs_, pool_, transfers_, stalls_.Watch(*context), *std::move(place),
+                          *response);
 }
 
 grpc::ServerUnaryReactor* ByteStreamService::QueryWriteStatus(

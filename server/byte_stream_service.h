@@ -2,6 +2,7 @@
 
 #include "google/bytestream/bytestream.grpc.pb.h"
 
+#include "server/client_limits.h"
 #include "server/stall_watch.h"
 #include "server/transfer_counts.h"
 #include "src/base/thread_pool.h"
@@ -11,8 +12,8 @@ namespace lowerd::server {
 
 // google.bytestream.ByteStream over a blob store. Blobs never pass through protobuf strings:
 // requests are parsed in place and appended from the message's own memory, responses are slices of
-// the mapped file. Thread-safe; nothing blocks in a reactor. Memory for each stream: at most two
-// messages.
+// the mapped file. Thread-safe; nothing blocks in a reactor. Memory for each stream: at most
+// 1 MiB and two messages.
 //
 // Compressed uploads cannot be resumed in the middle: QueryWriteStatus answers 0 for them.
 class ByteStreamService final
@@ -21,11 +22,12 @@ class ByteStreamService final
               google::bytestream::ByteStream::WithCallbackMethod_QueryWriteStatus<
                   google::bytestream::ByteStream::Service>>> {
  public:
-  // A stream whose client neither sends nor takes anything for `stall_limit` is cut off. Both must
-  // outlive this object, which must outlive the gRPC server.
+  // A stream whose client neither sends nor takes anything for `stall_limit` is cut off; a client
+  // that has `streams_per_client` is refused more. Store and pool must outlive this object, which
+  // must outlive the gRPC server.
   ByteStreamService(blob::BlobStore& blobs, ThreadPool& pool,
-                    absl::Duration stall_limit = absl::Minutes(1))
-      : blobs_(blobs), pool_(pool), stalls_(stall_limit) {}
+                    absl::Duration stall_limit = absl::Minutes(1), int streams_per_client = 128)
+      : blobs_(blobs), pool_(pool), stalls_(stall_limit), clients_(streams_per_client) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Read(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override;
@@ -44,6 +46,7 @@ class ByteStreamService final
   ThreadPool& pool_;
   TransferCounts transfers_;
   StallWatch stalls_;
+  ClientLimits clients_;
 };
 
 }  // namespace lowerd::server

@@ -140,6 +140,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
       ->group("Network");
   AddDuration(app, "--stall-timeout", config.stall_timeout,
               "Cut off blob streams whose client neither sends nor takes anything for so long");
+  app.add_option("--max-streams-per-client", config.max_streams_per_client,
+                 "Uploads and downloads of one client at once; more are refused")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000))
+      ->group("Network");
   app.add_option("--tls-cert", config.tls_cert,
                  "Server certificate chain (PEM), reloaded on change")
       ->group("Network");
@@ -207,6 +212,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   AddDuration(app, "--job-timeout", config.job_timeout, "Time limit of a job that asks for none");
   AddDuration(app, "--max-job-timeout", config.max_job_timeout, "Largest time a job may ask for");
   app.add_option("--max-queued", config.max_queued, "Waiting jobs above which requests are refused")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10'000'000))
+      ->group("Jobs");
+  app.add_option("--max-queued-per-client", config.max_queued_per_client,
+                 "Waiting jobs of one client above which its requests are refused")
       ->capture_default_str()
       ->check(CLI::Range(1, 10'000'000))
       ->group("Jobs");

@@ -18,6 +18,8 @@ struct Config {
   std::string listen = "127.0.0.1:50051";
   bool allow_insecure = false;
   absl::Duration stall_timeout = absl::Minutes(1);
+  // Uploads and downloads of one client at once.
+  int max_streams_per_client = 128;
   // When serving, the bound "host:port" is written here (atomically). For port 0.
   std::string address_file;
 
@@ -51,6 +53,8 @@ struct Config {
   absl::Duration job_timeout = absl::Seconds(60);
   absl::Duration max_job_timeout = absl::Minutes(30);
   int max_queued = 1000;
+  // Of one client, so that others find room.
+  int max_queued_per_client = 500;
   absl::Duration retention = absl::Hours(7 * 24);
   // See jobs::JobService::Options.
   absl::Duration lease = absl::Seconds(30);

@@ -27,6 +27,11 @@ Metrics::Metrics()
                  .Name("lowerd_grpc_calls_total")
                  .Help("gRPC calls that ended, by method and status code")
                  .Register(registry_)),
+      refusals_(prometheus::BuildCounter()
+                    .Name("lowerd_grpc_refused_calls_total")
+                    .Help("gRPC calls refused before they reached a service, by reason: "
+                          "NOT_AUTHENTICATED or NOT_ALLOWED")
+                    .Register(registry_)),
       call_seconds_(prometheus::BuildHistogram()
                         .Name("lowerd_grpc_call_seconds")
                         .Help("Time from the start of a gRPC call to its status; of uploads, "
@@ -51,6 +56,10 @@ void Metrics::CountCall(const std::string& method, absl::string_view code,
                         absl::Duration duration) {
   calls_.Add({{"method", method}, {"code", std::string(code)}}).Increment();
   call_seconds_.Add({{"method", method}}, CallBuckets()).Observe(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::CountRefusal(absl::string_view reason) {
+  refusals_.Add({{"reason", std::string(reason)}}).Increment();
 }
 
 void Metrics::ObservePhase(absl::string_view phase, absl::Duration duration) {

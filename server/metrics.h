@@ -23,6 +23,8 @@ class Metrics {
   // A gRPC call has ended. `method` is "/package.Service/Method" of a registered one, `code` the
   // name of its status code.
   void CountCall(const std::string& method, absl::string_view code, absl::Duration duration);
+  // A call was refused before it reached a service, for this reason.
+  void CountRefusal(absl::string_view reason);
   // A job has been in a phase ("QUEUED", "LOADING", ...) for so long.
   void ObservePhase(absl::string_view phase, absl::Duration duration);
   // A job has ended: "OK" or the reason of its error.
@@ -37,6 +39,7 @@ class Metrics {
  private:
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& calls_;
+  prometheus::Family<prometheus::Counter>& refusals_;
   prometheus::Family<prometheus::Histogram>& call_seconds_;
   prometheus::Family<prometheus::Histogram>& phase_seconds_;
   prometheus::Family<prometheus::Counter>& jobs_;

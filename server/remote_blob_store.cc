@@ -39,7 +39,9 @@ class RemoteBlobStore::Writer final : public blob::BlobWriter {
       : store_(store), digest_(digest), local_(std::move(local)) {}
 
   int64_t committed_size() const override { return local_->committed_size(); }
-  absl::Status Append(absl::string_view bytes) override { return local_->Append(bytes); }
+  absl::Status AppendAll(absl::Span<const absl::string_view> pieces) override {
+    return local_->AppendAll(pieces);
+  }
   absl::Status Commit() override {
     LOWERD_RETURN_IF_ERROR(local_->Commit());
     return store_.Push(digest_);

@@ -55,6 +55,8 @@ constexpr int kBlobThreads = 16;
 constexpr size_t kTraces = 10'000;
 // Messages above what batches and ByteStream chunks need are refused.
 constexpr int kMaxReceiveBytes = 8 << 20;
+// Headers of one call together: a token, a trace, who asks.
+constexpr int kMaxMetadataBytes = 16 << 10;
 // Farm clients ping more often than gRPC's default of five minutes allows.
 constexpr int kMinPingIntervalMs = 10'000;
 constexpr int kKeepaliveMs = 60'000;
@@ -127,6 +129,7 @@ class ServerImpl final : public Server {
     jobs::JobService::Options job_options;
     job_options.workers = config.workers;
     job_options.max_queued = config.max_queued;
+    job_options.max_queued_per_client = config.max_queued_per_client;
     job_options.retention = config.retention;
     job_options.lease = config.lease;
     job_options.replica = ReplicaName();
@@ -206,9 +209,13 @@ class ServerImpl final : public Server {
       LOWERD_ASSIGN_OR_RETURN(certificates_,
                               CertificateMirror::Create(config, config.data_dir + "/tls"));
     }
-    LOWERD_ASSIGN_OR_RETURN(authorizer_, Authorizer::Create({config.token_file, config.policy}));
-    byte_stream_ =
-        std::make_unique<ByteStreamService>(*blobs_, blob_threads_, config.stall_timeout);
+    LOWERD_ASSIGN_OR_RETURN(
+        authorizer_,
+        Authorizer::Create({config.token_file, config.policy, [this](const absl::Status& status) {
+                              metrics_.CountRefusal(ReasonOf(status));
+                            }}));
+    byte_stream_ = std::make_unique<ByteStreamService>(*blobs_, blob_threads_, config.stall_timeout,
+                                                       config.max_streams_per_client);
     cas_ = std::make_unique<CasService>(*blobs_, blob_threads_);
     capabilities_ = std::make_unique<CapabilitiesService>(config.max_blob_bytes);
     lowering_ = std::make_unique<LoweringService>(*jobs_, *models_, *workers_, state_threads_,
@@ -228,6 +235,7 @@ class ServerImpl final : public Server {
         config.listen, MakeServerCredentials(config, certificates_.get(), authorizer_), &port);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     builder.SetMaxSendMessageSize(-1);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -24,9 +24,11 @@ class BlobWriter {
 
   // Bytes kept so far (of the uncompressed blob).
   virtual int64_t committed_size() const = 0;
-  // Appends at committed_size(). Hashes as it goes. LIMIT_EXCEEDED if this goes past the announced
-  // size, STORE_FULL if there is no room; nothing of `bytes` is then kept.
-  virtual absl::Status Append(absl::string_view bytes) = 0;
+  // Appends them, one after the other, at committed_size(). Hashes as it goes. LIMIT_EXCEEDED if
+  // this goes past the announced size, STORE_FULL if there is no room; nothing of `pieces` is then
+  // kept.
+  virtual absl::Status AppendAll(absl::Span<const absl::string_view> pieces) = 0;
+  absl::Status Append(absl::string_view bytes) { return AppendAll({bytes}); }
   // Ends the upload: DIGEST_MISMATCH (and everything discarded) if size or SHA-256 differ from the
   // announced digest; else the blob is complete, durable and visible.
   virtual absl::Status Commit() = 0;

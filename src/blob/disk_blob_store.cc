@@ -20,12 +20,15 @@
 #include <sys/stat.h>
 
 #include "src/base/error.h"
+#include "src/base/thread_pool.h"
 #include "src/blob/disk_upload.h"
 
 namespace lowerd::blob {
 namespace {
 
 constexpr size_t kReadSize = 1 << 20;
+// Threads that hash while others write. What they do not come to, the writers do.
+constexpr int kHashers = 4;
 // Last uses are written to the disk at most so often for one blob.
 constexpr absl::Duration kTouchInterval = absl::Minutes(1);
 // A client that was cut off comes back within this, so that its bytes are worth more than an old
@@ -139,14 +142,14 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     if (!fd.ok()) return fd;
     LOWERD_ASSIGN_OR_RETURN(const int64_t size, FileSize(fd->get()));
     // Cut off by a power failure without fsync, or by somebody's hand.
-    if (size != digest.size_bytes()) return PutAside(digest);
+    if (size != digest.size_bytes()) return PutAside(digest, *fd);
     return fd;
   }
 
   absl::Status Verify(const Digest& digest) override {
     LOWERD_ASSIGN_OR_RETURN(const Fd fd, Open(digest));
     LOWERD_ASSIGN_OR_RETURN(const Digest actual, HashFile(fd.get()));
-    return actual == digest ? absl::OkStatus() : PutAside(digest);
+    return actual == digest ? absl::OkStatus() : PutAside(digest, fd);
   }
 
   absl::StatusOr<std::unique_ptr<BlobWriter>> StartWrite(const Digest& digest,
@@ -197,7 +200,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     std::vector<std::pair<Digest, int64_t>> pinned;
     for (const Digest& digest : digests) {
       Blob& blob = blobs_.at(digest);
-      ++blob.pins;
+      if (blob.pins++ == 0) pinned_bytes_ += digest.size_bytes();
       pinned.emplace_back(digest, blob.generation);
     }
     return std::make_unique<DiskPin>(*this, std::move(pinned));
@@ -266,7 +269,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
       for (const auto& [digest, generation] : pinned_) {
         const auto found = store_.blobs_.find(digest);
         if (found != store_.blobs_.end() && found->second.generation == generation) {
-          --found->second.pins;
+          if (--found->second.pins == 0) store_.pinned_bytes_ -= digest.size_bytes();
         }
       }
     }
@@ -323,9 +326,16 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     return absl::OkStatus();
   }
 
-  // What is stored under the digest is something else.
-  absl::Status PutAside(const Digest& digest) {
+  // `file`, which is stored under the digest, is something else.
+  absl::Status PutAside(const Digest& digest, const Fd& file) {
     absl::MutexLock lock(&mutex_);
+    struct stat seen = {};
+    struct stat now = {};
+    // An upload may have put a good file into its place by now.
+    if (::fstat(file.get(), &seen) != 0 || ::stat(PathOf(digest).c_str(), &now) != 0 ||
+        seen.st_ino != now.st_ino) {
+      return MissingBlobsError({digest});
+    }
     LOWERD_RETURN_IF_ERROR(Quarantine(PathOf(digest), digest.hex()));
     ForgetLocked(digest);
     return MissingBlobsError({digest});
@@ -411,6 +421,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     if (found == blobs_.end()) return;
     recency_.erase(found->second.place);
     bytes_ -= digest.size_bytes();
+    if (found->second.pins > 0) pinned_bytes_ -= digest.size_bytes();
     blobs_.erase(found);
   }
 
@@ -452,9 +463,7 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
     }
     if (options_.limit_bytes != 0) {
       // Nothing is evicted for what cannot fit anyway.
-      int64_t pinned = 0;
-      for (const auto& [digest, blob] : blobs_) pinned += blob.pins > 0 ? digest.size_bytes() : 0;
-      if (pinned + reserved_ + size > options_.limit_bytes) return NoRoom(size);
+      if (pinned_bytes_ + reserved_ + size > options_.limit_bytes) return NoRoom(size);
       const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return bytes_ + idle_bytes_ + reserved_ + size <= options_.limit_bytes;
       };
@@ -570,12 +579,15 @@ class DiskBlobStoreImpl final : public DiskBlobStore {
   }
 
   const Options options_;
+  ThreadPool hashers_{kHashers};
   // Held as long as the store is open, so that no second process opens it.
   Fd lock_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<Digest, Blob> blobs_ ABSL_GUARDED_BY(mutex_);
   std::list<Digest> recency_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of blobs that somebody pins.
+  int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of uploads and adoptions under way.
   int64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t quarantined_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -604,10 +616,10 @@ class DiskBlobWriter final : public BlobWriter {
   }
 
   int64_t committed_size() const override { return upload_->committed_size(); }
-  absl::Status Append(absl::string_view bytes) override {
-    absl::Status status = upload_->Append(ticket_, bytes);
+  absl::Status AppendAll(absl::Span<const absl::string_view> pieces) override {
+    absl::Status status = upload_->Append(ticket_, pieces);
     if (HasReason(status, Reason::kStoreFull) && store_.DropAllIdle()) {
-      status = upload_->Append(ticket_, bytes);
+      status = upload_->Append(ticket_, pieces);
     }
     // Its bytes would fill the disk for everybody, and going on later would meet the same.
     if (HasReason(status, Reason::kStoreFull)) store_.Discard(upload_);
@@ -640,7 +652,7 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> DiskBlobStoreImpl::StartWrite(
   LOWERD_RETURN_IF_ERROR(Reserve(digest.size_bytes()));
   const std::string path = upload_id.empty() ? "" : UploadPath(digest, upload_id);
   std::shared_ptr<DiskUpload> upload =
-      std::make_shared<DiskUpload>(digest, path, uploads(), options_.fsync);
+      std::make_shared<DiskUpload>(digest, path, uploads(), options_.fsync, hashers_);
   if (!path.empty()) {
     // All connections of one upload agree on one object before any of them opens the file.
     absl::MutexLock lock(&mutex_);

@@ -10,10 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 #include "src/base/digest.h"
 #include "src/base/fd.h"
 #include "src/base/sha256.h"
+#include "src/base/thread_pool.h"
 
 namespace lowerd::blob {
 
@@ -23,12 +25,15 @@ namespace lowerd::blob {
 class DiskUpload {
  public:
   // The upload to `path`; an empty path means a nameless file in `folder`. Opens nothing yet, so
-  // that one object can be agreed on before anybody touches the file.
-  DiskUpload(const Digest& digest, std::string path, std::string folder, bool flush_early)
+  // that one object can be agreed on before anybody touches the file. While bytes are written, a
+  // thread of `hashers` hashes them.
+  DiskUpload(const Digest& digest, std::string path, std::string folder, bool flush_early,
+             ThreadPool& hashers)
       : digest_(digest),
         path_(std::move(path)),
         folder_(std::move(folder)),
-        flush_early_(flush_early) {}
+        flush_early_(flush_early),
+        hashers_(hashers) {}
 
   // Opens or creates the file and hashes what is in it, once.
   absl::Status EnsureOpen();
@@ -40,7 +45,7 @@ class DiskUpload {
   int64_t committed_size() const;
   absl::Time last_use() const;
 
-  absl::Status Append(int64_t ticket, absl::string_view bytes);
+  absl::Status Append(int64_t ticket, absl::Span<const absl::string_view> pieces);
   // DIGEST_MISMATCH unless the bytes are those of the digest. On success nobody can append any more
   // and the file is the caller's, flushed if `fsync`.
   absl::StatusOr<int> Seal(int64_t ticket, bool fsync);
@@ -53,12 +58,17 @@ class DiskUpload {
   const std::string& path() const { return path_; }
 
  private:
+  // Hashes what is in the file.
+  absl::Status RehashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteAndHashLocked(absl::Span<const absl::string_view> pieces, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOwnerLocked(int64_t ticket) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Digest digest_;
   const std::string path_;
   const std::string folder_;
   const bool flush_early_;
+  ThreadPool& hashers_;
   mutable absl::Mutex mutex_;
   Fd fd_ ABSL_GUARDED_BY(mutex_);
   Sha256 sha_ ABSL_GUARDED_BY(mutex_);

@@ -336,6 +336,15 @@ absl::StatusOr<Operation> JobServiceImpl::Submit(NewOperation request) {
       SetRetryDelay(full, QueueFullDelay());
       return full;
     }
+    // Only a long queue can hold so many of one client.
+    const int own = queued < options_.max_queued_per_client ? 0 : store.CountQueued(request.client);
+    if (own >= options_.max_queued_per_client) {
+      absl::Status full = MakeError(
+          Reason::kQueueFull,
+          absl::StrCat(own, " jobs of this client are waiting already; try again in a while"));
+      SetRetryDelay(full, QueueFullDelay());
+      return full;
+    }
     Job job;
     job.id = new_job;
     job.action_key = request.action_key;

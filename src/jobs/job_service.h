@@ -31,6 +31,8 @@ class JobService {
     int workers = 1;
     // Waiting jobs above which Submit says QUEUE_FULL.
     int max_queued = 1000;
+    // The same for the waiting jobs of one client.
+    int max_queued_per_client = 500;
     // How long finished operations stay readable.
     absl::Duration retention = absl::Hours(7 * 24);
     // How long the result of an action answers equal requests.

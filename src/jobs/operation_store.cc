@@ -344,6 +344,13 @@ int OperationStore::CountQueued() {
   return static_cast<int>(count);
 }
 
+int OperationStore::CountQueued(const std::string& client) {
+  long long count = 0;
+  session_ << "SELECT COUNT(*) FROM jobs WHERE running = 0 AND client = :c", soci::use(client),
+      soci::into(count);
+  return static_cast<int>(count);
+}
+
 int OperationStore::Position(const std::string& job) {
   long long priority = 0, created = 0, ahead = 0;
   session_ << "SELECT priority, created FROM jobs WHERE id = :i AND running = 0", soci::use(job),

@@ -86,6 +86,7 @@ class OperationStore {
   bool LockClaimed(const Job& job);
   void DeleteJob(const std::string& id);
   int CountQueued();
+  int CountQueued(const std::string& client);
   // 1 for the first in the queue, by priority and age; 0 if the job is not queued.
   int Position(const std::string& job);
   // Clients that have jobs queued at the highest priority there is.

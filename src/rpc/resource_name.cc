@@ -18,6 +18,8 @@ namespace {
 constexpr absl::string_view kBlobs = "blobs";
 constexpr absl::string_view kCompressedBlobs = "compressed-blobs";
 constexpr absl::string_view kUploads = "uploads";
+// Names have an instance and an id beside a digest, all of them short.
+constexpr size_t kMaxNameBytes = 4096;
 // Segments that an instance name must not have (REAPI).
 constexpr absl::string_view kReserved[] = {
     kBlobs, kUploads, "actions", "actionResults", "operations", "capabilities", kCompressedBlobs};
@@ -32,6 +34,10 @@ absl::Status Malformed(absl::string_view name, absl::string_view why) {
 }
 
 absl::StatusOr<ResourceName> Parse(absl::string_view name, bool write) {
+  if (name.size() > kMaxNameBytes) {
+    return FieldError("resource_name",
+                      absl::StrCat("has ", name.size(), " bytes; a name may have ", kMaxNameBytes));
+  }
   const std::vector<absl::string_view> segments = absl::StrSplit(name, '/');
   auto at = std::find_if(segments.begin(), segments.end(), IsReserved);
   ResourceName out;

@@ -163,6 +163,25 @@ TEST_P(JobServiceTest, FullQueueSaysWhenToComeBack) {
   replica->runner->Release();
 }
 
+TEST_P(JobServiceTest, OneClientCannotFillTheQueue) {
+  JobService::Options options = Workers(1);
+  options.max_queued_per_client = 1;
+  auto replica = Start(options);
+  const auto request = [](const std::string& client, const std::string& what) {
+    JobService::NewOperation out = Request(what);
+    out.client = client;
+    return out;
+  };
+  ASSERT_TRUE(replica->service->Submit(request("greedy", "hold 0")).ok());
+  replica->runner->AwaitRuns(1);
+  ASSERT_TRUE(replica->service->Submit(request("greedy", "hold 1")).ok());
+  const absl::Status full = replica->service->Submit(request("greedy", "hold 2")).status();
+  EXPECT_TRUE(HasReason(full, Reason::kQueueFull)) << full;
+  EXPECT_GT(RetryDelayOf(full), absl::ZeroDuration());
+  EXPECT_TRUE(replica->service->Submit(request("modest", "hold 3")).ok());
+  replica->runner->Release();
+}
+
 TEST_P(JobServiceTest, HigherPriorityFirstAndClientsTakeTurns) {
   auto replica = Start(Workers(1));
   ASSERT_TRUE(replica->service->Submit(Request("hold first")).ok());

@@ -46,6 +46,12 @@ TEST(ResourceNameTest, RefusesWhatIsMalformed) {
   }
 }
 
+TEST(ResourceNameTest, RefusesEndlessNames) {
+  const std::string end = "uploads/id/blobs/" + std::string(64, 'a') + "/1";
+  EXPECT_TRUE(ResourceName::ParseWrite("an/instance/" + end).ok());
+  EXPECT_FALSE(ResourceName::ParseWrite(std::string(5000, 'x') + "/" + end).ok());
+}
+
 TEST(ResourceNameTest, SaysWhatIsNotSupported) {
   EXPECT_TRUE(
       HasReason(ResourceName::ParseRead("compressed-blobs/deflate/" + kBlob.ToString()).status(),

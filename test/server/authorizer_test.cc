@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -105,6 +107,25 @@ class AuthorizerTest : public testing::Test {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
+
+TEST_F(AuthorizerTest, RefusedCallsAreToldWithTheirReason) {
+  Write("tokens", TokenLine("dev", "secret"));
+  Write("policy", R"({"name": "p", "allow_rules": [
+      {"name": "farm", "source": {"principals": ["farm"]}}]})");
+  absl::Mutex mutex;
+  std::vector<Reason> told;
+  Start({File("tokens"), File("policy"), [&](const absl::Status& status) {
+           absl::MutexLock lock(&mutex);
+           for (const Reason reason : {Reason::kNotAuthenticated, Reason::kNotAllowed}) {
+             if (HasReason(status, reason)) told.push_back(reason);
+           }
+         }});
+  EXPECT_FALSE(Call("wrong").ok());
+  EXPECT_FALSE(Call("secret").ok());
+  EXPECT_TRUE(Call("", /*with_certificate=*/true).ok());
+  absl::MutexLock lock(&mutex);
+  EXPECT_EQ(told, (std::vector<Reason>{Reason::kNotAuthenticated, Reason::kNotAllowed}));
+}
 
 TEST_F(AuthorizerTest, TokensAndCertificatesNameTheirBearers) {
   Write("tokens", TokenLine("dev", "secret"));

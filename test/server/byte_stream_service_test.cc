@@ -1,7 +1,10 @@
 #include "server/byte_stream_service.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "google/bytestream/bytestream.grpc.pb.h"
 #include <grpcpp/grpcpp.h>
@@ -32,9 +35,9 @@ class ByteStreamServiceTest : public testing::Test {
     Serve(absl::Minutes(1));
   }
 
-  void Serve(absl::Duration stall_limit) {
+  void Serve(absl::Duration stall_limit, int streams_per_client = 128) {
     server_.reset();
-    service_ = std::make_unique<ByteStreamService>(*blobs_, pool_, stall_limit);
+    service_ = std::make_unique<ByteStreamService>(*blobs_, pool_, stall_limit, streams_per_client);
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -151,10 +154,61 @@ TEST_F(ByteStreamServiceTest, StreamThatEndsEarlyKeepsItsBytesAndGoesOnFromThere
   ASSERT_TRUE(stub_->QueryWriteStatus(&context, request, &response).ok());
   EXPECT_EQ(response.committed_size(), 900'000);
   EXPECT_FALSE(response.complete());
-  EXPECT_TRUE(
-      HasReason(Write(WriteName(digest_), data_.substr(5), 5).status, Reason::kInvalidRequest));
-  EXPECT_TRUE(Write(WriteName(digest_), data_.substr(900'000), 900'000).status.ok());
+  EXPECT_TRUE(HasReason(Write(WriteName(digest_), data_.substr(900'001), 900'001).status,
+                        Reason::kInvalidRequest));
+  EXPECT_TRUE(HasReason(Write(WriteName(digest_), data_, -1).status, Reason::kInvalidRequest));
+  // What the server stored after the client had asked comes twice.
+  const Result rest = Write(WriteName(digest_), data_.substr(850'000), 850'000);
+  EXPECT_TRUE(rest.status.ok()) << rest.status;
+  EXPECT_EQ(rest.committed, digest_.size_bytes());
   EXPECT_EQ(*Read(ReadName(digest_)), data_);
+}
+
+TEST_F(ByteStreamServiceTest, MoreStreamsUploadAtOnceThanThereAreThreads) {
+  constexpr int kStreams = 24;
+  std::vector<std::thread> clients;
+  std::atomic<int> stored = 0;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.emplace_back([&, i] {
+      const std::string bytes = std::string(6'000'000, 'a') + std::to_string(i);
+      if (Write(WriteName(Digest::Of(bytes)), bytes).status.ok()) ++stored;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(stored, kStreams);
+}
+
+TEST_F(ByteStreamServiceTest, ClientWithTooManyStreamsIsToldToComeBack) {
+  Serve(absl::Minutes(1), /*streams_per_client=*/1);
+  {
+    grpc::ClientContext context;
+    google::bytestream::WriteResponse response;
+    auto stream = stub_->Write(&context, &response);
+    google::bytestream::WriteRequest request;
+    request.set_resource_name(WriteName(digest_));
+    request.set_data(data_.substr(0, 10));
+    ASSERT_TRUE(stream->Write(request));
+    // The server has the first stream when it knows of its bytes.
+    google::bytestream::QueryWriteStatusResponse state;
+    while (state.committed_size() == 0) {
+      grpc::ClientContext asking;
+      google::bytestream::QueryWriteStatusRequest query;
+      query.set_resource_name(WriteName(digest_));
+      stub_->QueryWriteStatus(&asking, query, &state).ok();
+    }
+    const absl::Status upload = Write(WriteName(Digest::Of("x")), "x").status;
+    EXPECT_TRUE(HasReason(upload, Reason::kQueueFull)) << upload;
+    EXPECT_GT(RetryDelayOf(upload), absl::ZeroDuration());
+    EXPECT_TRUE(HasReason(Read(ReadName(Digest::Of(""))).status(), Reason::kQueueFull));
+    context.TryCancel();
+    EXPECT_FALSE(stream->Finish().ok());
+  }
+  // Its place is free as soon as the server has noticed.
+  absl::Status status;
+  do {
+    status = Write(WriteName(Digest::Of("x")), "x").status;
+  } while (HasReason(status, Reason::kQueueFull));
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(ByteStreamServiceTest, ZstdGoesBothWays) {
